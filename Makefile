@@ -1,0 +1,44 @@
+# One command each: `make demo` shows what equipoise does, `make test` checks that it does it.
+VENV := .venv
+PY := $(VENV)/bin/python
+STAMP := $(VENV)/.installed
+WORKERS ?= 2
+
+# Small tensors: one thread per process, and no spinning while a thread waits.
+export GOMP_SPINCOUNT := 0
+export OMP_NUM_THREADS ?= 1
+
+.PHONY: demo test test-slow lint bench docs clean install
+
+install: $(STAMP)
+
+$(STAMP): pyproject.toml constraints.txt
+	test -x $(PY) || python3 -m venv $(VENV)
+	$(PY) -m pip install --quiet --disable-pip-version-check -c constraints.txt torch==2.13.0
+	$(PY) -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	touch $@
+
+demo: $(STAMP)
+	$(PY) examples/vlmop2.py --out out/demo
+
+lint: $(STAMP)
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/ruff format --check .
+	$(VENV)/bin/mypy
+
+test: lint
+	$(PY) -m pytest -n $(WORKERS) -m 'not slow'
+
+test-slow: $(STAMP)
+	$(PY) -m pytest -n $(WORKERS)
+
+bench: $(STAMP)
+	$(PY) benchmarks/kernels.py
+
+docs: $(STAMP)
+	$(PY) -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[docs]'
+	$(VENV)/bin/mkdocs build --strict
+
+clean:
+	rm -rf $(VENV) build dist out site .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

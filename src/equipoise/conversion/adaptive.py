@@ -1,0 +1,83 @@
+"""The adaptive online-to-batch conversion (AdaOMD-TCH, Algorithm 2)."""
+
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+import torch
+from torch import Tensor
+
+from equipoise.conversion import store
+from equipoise.conversion.ledger import Ledger, LedgerState
+from equipoise.conversion.protocol import Conversion, Params, check
+from equipoise.errors import require
+from equipoise.simplex import Number
+
+
+class AdaptiveState(NamedTuple):
+    """The ledger, and the copies of the parameters that it speaks of."""
+
+    ledger: LedgerState
+    slots: dict[str, Tensor]
+    """A tensor (*B, slots, ...) per parameter."""
+
+
+@dataclass(frozen=True)
+class Adaptive(Conversion[AdaptiveState]):
+    r"""The average of the iterates that no other iterate of the trajectory dominates.
+
+    Each iterate has the weight tᵖ. One that is dominated hands it on to those that dominate it, in
+    equal parts, so that Σγ = Σ tᵖ and the answer is Σ γ_τ θ⁽τ⁾ / Σ γ_τ over the non-dominated ones.
+    For convex objectives compared exactly (not by mini-batch losses) this loses nothing of the
+    guarantee of the plain average, whatever the capacity (docs/theory.md).
+
+    Attributes:
+        power: p ≥ 0; 0 is the paper's algorithm.
+        capacity: At most this many copies: the closest two are merged when there would be more.
+            None is the paper's algorithm, which keeps them all.
+        ties: Whether an iterate with exactly the objectives of a stored one is credited to it
+            ("stored") or kept beside it ("keep", Algorithm 2 to the letter).
+    """
+
+    power: Number = 0.0
+    capacity: int | None = None
+    ties: Literal["stored", "keep"] = "stored"
+
+    def __post_init__(self) -> None:
+        require(bool((torch.as_tensor(self.power) >= 0).all()), "power must be non-negative", self.power)
+        require(
+            self.capacity is None or self.capacity >= 1,
+            "capacity must be None or at least 1",
+            self.capacity,
+        )
+        require(self.ties in {"stored", "keep"}, 'ties must be "stored" or "keep"', self.ties)
+
+    @property
+    def ledger(self) -> Ledger:
+        """The arithmetic behind this conversion."""
+        return Ledger(self.power, self.capacity, self.ties)
+
+    def init(self, params: Params, losses: Tensor) -> AdaptiveState:
+        """An empty archive."""
+        check(params, losses)
+        ledger = self.ledger.init(losses)
+        return AdaptiveState(ledger, store.open_store(params, losses.ndim - 1, ledger.weights.shape[-1]))
+
+    def update(
+        self, params: Params, losses: Tensor, state: AdaptiveState, *, mask: Tensor | None = None
+    ) -> AdaptiveState:
+        """Enter one iterate; the copies in `state` are changed in place."""
+        check(params, losses)
+        before, slots = self.ledger.grown(state.ledger), state.slots
+        if before.weights.shape != state.ledger.weights.shape:
+            slots = store.resize(slots, losses.ndim - 1, before.weights.shape[-1])
+        plan, ledger = self.ledger.update(losses, before, mask)
+        store.execute(plan, params, slots, merges=self.capacity is not None)
+        return AdaptiveState(ledger, slots)
+
+    def output(self, state: AdaptiveState) -> dict[str, Tensor]:
+        """Σ γ_τ θ⁽τ⁾ / Σ γ_τ."""
+        return store.weighted_mean(state.slots, state.ledger.weights)
+
+    def size(self, state: AdaptiveState) -> Tensor:
+        """Copies in use, shape (*B,)."""
+        return self.ledger.size(state.ledger)

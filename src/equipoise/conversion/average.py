@@ -1,0 +1,89 @@
+"""The weighted average of all iterates."""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from equipoise.conversion.protocol import (
+    Conversion,
+    Params,
+    batch_mask,
+    check,
+    recordable,
+    snapshot,
+)
+from equipoise.errors import require
+from equipoise.simplex import Number
+
+
+class AverageState(NamedTuple):
+    """The running average."""
+
+    params: dict[str, Tensor]
+    weight: Tensor
+    """Σ tᵖ, (*B,)."""
+    recorded: Tensor
+    """Iterates recorded, (*B,)."""
+
+
+@dataclass(frozen=True)
+class Average(Conversion[AverageState]):
+    r"""Σ tᵖ θ⁽ᵗ⁾ / Σ tᵖ: the traditional conversion for p = 0, later iterates counting more for p > 0.
+
+    Attributes:
+        power: p ≥ 0. The rate stays O(1/√T); step sizes are to be tuned for (p + 1)·D (docs/theory.md).
+    """
+
+    power: Number = 0.0
+
+    def __post_init__(self) -> None:
+        require(bool((torch.as_tensor(self.power) >= 0).all()), "power must be non-negative", self.power)
+
+    def init(self, params: Params, losses: Tensor) -> AverageState:
+        """An average of nothing, which is the parameters given."""
+        check(params, losses)
+        weight = torch.zeros(losses.shape[:-1], dtype=weight_dtype(losses), device=losses.device)
+        return AverageState({name: snapshot(tensor) for name, tensor in params.items()}, weight, weight.clone())
+
+    def update(
+        self, params: Params, losses: Tensor, state: AverageState, *, mask: Tensor | None = None
+    ) -> AverageState:
+        """Add one iterate."""
+        check(params, losses)
+        valid = recordable(losses, mask)
+        count = state.recorded + valid
+        share = torch.where(valid, iterate_weight(count, self.power), torch.zeros_like(count))
+        weight = state.weight + share
+        mix = torch.where(valid, share / weight, share)
+        for name, held in state.params.items():
+            blend(held, params[name], mix)
+        return AverageState(state.params, weight, count)
+
+    def output(self, state: AverageState) -> dict[str, Tensor]:
+        """The average."""
+        return {name: tensor.clone() for name, tensor in state.params.items()}
+
+
+def weight_dtype(losses: Tensor) -> torch.dtype:
+    """float64 where the device has it: Σ tᵖ grows beyond what float32 counts."""
+    return torch.float32 if losses.device.type == "mps" else torch.float64
+
+
+def iterate_weight(count: Tensor, power: Number) -> Tensor:
+    """tᵖ for the t-th iterate, shape of `count` (*B,)."""
+    if isinstance(power, Tensor):
+        return count ** power.to(count)
+    return torch.ones_like(count) if power == 0 else count**power
+
+
+def blend(held: Tensor, new: Tensor, mix: Tensor) -> None:
+    """Set held ← held + mix (new − held) in place; `mix` is (*B,), 0 leaves held as it is, bit for bit.
+
+    What cannot be averaged (integer buffers) takes the new value.
+    """
+    mix = batch_mask(mix, held)
+    new = new.detach().to(held.dtype)
+    mixed = torch.lerp(held, new, mix.to(held.dtype)) if held.is_floating_point() else new
+    held.copy_(torch.where(mix > 0, mixed, held))

@@ -1,0 +1,227 @@
+"""The ledger of the adaptive conversion: which iterates are kept, with which weights, in which slots.
+
+Pure arithmetic on objective vectors. What must happen to the copies of the parameters comes out as
+a `Plan`, which a store carries out.
+"""
+
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+import torch
+from torch import Tensor
+
+from equipoise.conversion.average import iterate_weight, weight_dtype
+from equipoise.conversion.protocol import record_dtype
+from equipoise.errors import require
+from equipoise.simplex import Number
+
+__all__ = ["Ledger", "LedgerState", "Plan"]
+
+
+class Plan(NamedTuple):
+    """What happens to the slots in one step. Every tensor has shape (*B,).
+
+    First slot[into] ← lerp(slot[into], slot[other], mix), then slot[write] ← lerp(slot[write], θ, gain).
+    A `mix` or `gain` of 0 means nothing; a `gain` of 1 overwrites.
+    """
+
+    into: Tensor
+    other: Tensor
+    mix: Tensor
+    write: Tensor
+    gain: Tensor
+
+
+class LedgerState(NamedTuple):
+    """The archive's objective vectors and weights. A free slot has weight 0 and objectives +∞."""
+
+    values: Tensor
+    """f̂ of every slot, (m, *B, slots): comparisons accumulate over m, along the fast axes."""
+    weights: Tensor
+    """γ of every slot, (*B, slots)."""
+    recorded: Tensor
+    """Iterates recorded, (*B,)."""
+    observed: Tensor
+    """The last observed value of every objective, (*B, m); +∞ before the first."""
+
+
+@dataclass(frozen=True)
+class Ledger:
+    """Algorithm 2 of the paper on a batch of problems, with bounded memory and weights tᵖ.
+
+    Attributes:
+        power: Iterate t has the weight tᵖ to hand on.
+        capacity: Slots; None lets the archive grow.
+        ties: An iterate with exactly the objectives of a stored one is credited to it ("stored") or
+            kept beside it ("keep", Algorithm 2 to the letter).
+    """
+
+    power: Number = 0.0
+    capacity: int | None = None
+    ties: Literal["stored", "keep"] = "stored"
+
+    def init(self, losses: Tensor) -> LedgerState:
+        """No members. Looks at shape, dtype and device of `losses` (*B, m) only."""
+        slots = _FIRST_SLOTS if self.capacity is None else self.capacity
+        batch, m = losses.shape[:-1], losses.shape[-1]
+        observed = torch.full(losses.shape, torch.inf, dtype=record_dtype(losses), device=losses.device)
+        weights = torch.zeros((*batch, slots), dtype=weight_dtype(losses), device=losses.device)
+        values = torch.full((m, *batch, slots), torch.inf, dtype=observed.dtype, device=losses.device)
+        return LedgerState(values, weights, torch.zeros_like(weights[..., 0]), observed)
+
+    def grown(self, state: LedgerState) -> LedgerState:
+        """The same members with room for a newcomer in every problem; only without a capacity."""
+        if self.capacity is not None or bool((state.weights == 0).any(-1).all()):
+            return state
+        values = torch.cat([state.values, torch.full_like(state.values, torch.inf)], -1)
+        return state._replace(values=values, weights=torch.cat([state.weights, torch.zeros_like(state.weights)], -1))
+
+    def update(self, losses: Tensor, state: LedgerState, mask: Tensor | None = None) -> tuple[Plan, LedgerState]:
+        """Enter one iterate.
+
+        Args:
+            losses: f(θ⁽ᵗ⁾), shape (*B, m).
+            state: With a free slot in every problem, or a capacity.
+            mask: False for absent objectives, broadcastable to (*B, m).
+
+        Returns:
+            What happens to the slots, and the new state. A problem whose newest losses are not
+            finite, or of which some objective was never observed, is left as it was.
+        """
+        require(
+            state.observed.shape == losses.shape,
+            f"state must be of losses of shape {tuple(losses.shape)}",
+            tuple(state.observed.shape),
+        )
+        newest = losses.detach().to(state.observed.dtype)
+        if mask is not None:
+            newest = torch.where(mask.to(torch.bool), newest, state.observed)
+        finite = torch.isfinite(newest)
+        sound = (finite | (newest == torch.inf) & (newest == state.observed)).all(-1, keepdim=True)
+        observed = torch.where(sound, newest, state.observed)
+        valid = finite.all(-1)
+        count = state.recorded + valid
+        share = iterate_weight(count, self.power)
+
+        f = newest.movedim(-1, 0).unsqueeze(-1)
+        credited, heir, gone = self._dominance(state.values, state.weights, f, share)
+        enters = valid & ~credited.any
+        kept = torch.where(gone & enters.unsqueeze(-1), 0.0, state.weights)
+        kept = torch.where((valid & credited.any).unsqueeze(-1), state.weights + credited.amounts, kept)
+        free = kept == 0
+        slot = torch.argmax(free.to(torch.uint8), -1)
+        room = free.any(-1)
+        placed = _one_hot(slot, kept) & (enters & room).unsqueeze(-1)
+        weights = torch.where(placed, heir.unsqueeze(-1), kept)
+        values = torch.where(placed, f, torch.where(free, torch.inf, state.values))
+        nothing = torch.zeros_like(slot)
+        plan = Plan(nothing, nothing, torch.zeros_like(share), slot, (enters & room).to(share))
+        if self.capacity is not None:
+            plan, values, weights = self._overflow(plan, values, weights, (f, share), enters & ~room)
+        return plan, LedgerState(values, weights, count, observed)
+
+    def size(self, state: LedgerState) -> Tensor:
+        """Members, shape (*B,)."""
+        return (state.weights > 0).sum(-1)
+
+    def _dominance(self, values: Tensor, weights: Tensor, f: Tensor, share: Tensor) -> tuple["_Credit", Tensor, Tensor]:
+        """The dominance step of Algorithm 2 for a point f (m, *B, 1) of weight `share` (*B,).
+
+        Returns:
+            What its dominators are credited with; the weight it has if it enters; the slots it clears.
+        """
+        below, above = _all(values <= f), _all(values >= f)
+        if self.ties == "keep":
+            below, above = below & ~above, above & ~below
+        number = below.sum(-1, keepdim=True)
+        amounts = torch.where(below, share.unsqueeze(-1) / number.clamp_min(1), 0.0)
+        heir = share + torch.where(above, weights, 0.0).sum(-1)
+        return _Credit(amounts, number.squeeze(-1) > 0), heir, above
+
+    def _overflow(
+        self, plan: Plan, values: Tensor, weights: Tensor, newcomer: tuple[Tensor, Tensor], full: Tensor
+    ) -> tuple[Plan, Tensor, Tensor]:
+        """Where `full`, merge the closest two of the K members and the newcomer, and let the result in."""
+        f, share = newcomer
+        k = weights.shape[-1]
+        points = torch.cat([values, f.expand(*values.shape[:-1], 1)], -1)
+        gammas = torch.cat([weights, share.unsqueeze(-1)], -1)
+        a, b = _closest(points, gammas)
+        with_newcomer = b == k
+        pick_a, pick_b = _one_hot(a, gammas), _one_hot(b, gammas)
+        gamma_a, gamma_b = _pick(gammas, pick_a), _pick(gammas, pick_b)
+        mix = gamma_b / (gamma_a + gamma_b)
+        value_a, value_b = _pick(points, pick_a), _pick(points, pick_b)
+        merged = torch.lerp(value_a, value_b, mix.to(points.dtype)).unsqueeze(-1)
+        gamma = gamma_a + gamma_b
+
+        # The newcomer takes the slot that b leaves; slot a is out while the merged member, which
+        # is to hold it, passes through the dominance step as if it were new.
+        in_a = pick_a[..., :k]
+        in_b = pick_b[..., :k]
+        others = torch.where(in_b, share.unsqueeze(-1), weights).masked_fill(in_a, 0.0)
+        rest = torch.where(in_b, f, values).masked_fill(in_a, torch.inf)
+        credited, heir, gone = self._dominance(rest, others, merged, gamma)
+        stays = ~credited.any
+        cleared = gone & stays.unsqueeze(-1)
+        others = (others + credited.amounts).masked_fill(cleared, 0.0)
+        others = torch.where(in_a & stays.unsqueeze(-1), heir.unsqueeze(-1), others)
+        rest = torch.where(in_a & stays.unsqueeze(-1), merged, rest.masked_fill(cleared, torch.inf))
+
+        newcomer_lives = ~with_newcomer & ~(cleared & in_b).any(-1)
+        merge_plan = Plan(
+            into=a,
+            other=torch.where(with_newcomer, a, b),
+            mix=torch.where(stays & ~with_newcomer, mix, 0.0),
+            write=torch.where(with_newcomer, a, b),
+            gain=torch.where(with_newcomer, torch.where(stays, mix, 0.0), newcomer_lives.to(mix)),
+        )
+        wide = full.unsqueeze(-1)
+        chosen = Plan(*(torch.where(full, new, old) for new, old in zip(merge_plan, plan, strict=True)))
+        return chosen, torch.where(wide, rest, values), torch.where(wide, others, weights)
+
+
+class _Credit(NamedTuple):
+    amounts: Tensor
+    any: Tensor
+
+
+_FIRST_SLOTS = 16
+
+
+def _all(comparison: Tensor) -> Tensor:
+    """∀ over the leading dimension m: (m, *B, slots) → (*B, slots)."""
+    if len(comparison) > _UNROLLED:
+        return comparison.all(0)
+    result = comparison[0]
+    for row in comparison[1:]:
+        result = result & row
+    return result
+
+
+_UNROLLED = 16
+
+
+def _one_hot(index: Tensor, like: Tensor) -> Tensor:
+    return torch.arange(like.shape[-1], device=like.device) == index.unsqueeze(-1)
+
+
+def _pick(values: Tensor, chosen: Tensor) -> Tensor:
+    """The chosen entry of the last dimension."""
+    return torch.where(chosen, values, 0.0).sum(-1)
+
+
+def _closest(points: Tensor, gammas: Tensor) -> tuple[Tensor, Tensor]:
+    """The pair a < b of least γ_a γ_b/(γ_a + γ_b) ‖(f̂_a − f̂_b)/s‖² (Ward), lowest indices on ties.
+
+    s is the spread of each objective over the points, so that units do not matter.
+    """
+    spread = points.amax(-1, keepdim=True) - points.amin(-1, keepdim=True)
+    scaled = (points / torch.where(spread > 0, spread, 1.0)).movedim(0, -1)
+    distance = torch.cdist(scaled, scaled, compute_mode="donot_use_mm_for_euclid_dist").square()
+    row, column = gammas.unsqueeze(-1), gammas.unsqueeze(-2)
+    cost = distance * (row * column / (row + column))
+    n = gammas.shape[-1]
+    later = torch.ones(n, n, dtype=torch.bool, device=gammas.device).triu(1)
+    flat = torch.where(later, cost, torch.inf).flatten(-2).argmin(-1)
+    return flat // n, flat % n

@@ -1,0 +1,81 @@
+"""What a conversion is, and how its states hold the trajectory."""
+
+from collections.abc import Mapping
+from typing import Protocol, TypeVar
+
+import torch
+from torch import Tensor
+
+from equipoise.errors import require
+
+__all__ = ["Conversion", "Params", "batch_mask", "check", "record_dtype", "recordable", "snapshot"]
+
+C = TypeVar("C")
+
+Params = Mapping[str, Tensor]
+"""Parameters by name; every tensor has the leading batch shape *B of the losses."""
+
+
+class Conversion(Protocol[C]):
+    """Turns the trajectory θ⁽¹⁾, θ⁽²⁾, … into the answer (online-to-batch conversion).
+
+    A conversion is a frozen dataclass; it never sees gradients. Its state holds copies, never the
+    parameters themselves. `update` consumes the state that it is given: the copies are changed in
+    place, so that a step costs no second copy of the model. Use the state it returns.
+    """
+
+    def init(self, params: Params, losses: Tensor) -> C:
+        """The state before the first iterate. Records nothing; shapes are those of `params`."""
+        ...
+
+    def update(self, params: Params, losses: Tensor, state: C, *, mask: Tensor | None = None) -> C:
+        """Record one iterate.
+
+        Args:
+            params: θ⁽ᵗ⁾, a tensor (*B, ...) per name.
+            losses: f(θ⁽ᵗ⁾), shape (*B, m). An instance with a non-finite loss is not recorded.
+            state: What `init` or the last `update` returned.
+            mask: False for objectives that are absent this step, broadcastable to (*B, m); their
+                last observed value stands in for them.
+
+        Returns:
+            The new state.
+        """
+        ...
+
+    def output(self, state: C) -> dict[str, Tensor]:
+        """The answer: one tensor (*B, ...) per name, in the dtype it was recorded in."""
+        ...
+
+
+def check(params: Params, losses: Tensor) -> None:
+    """Raise ValueError unless every parameter has the batch shape of the losses."""
+    require(len(params) > 0, "params must hold at least one tensor", 0)
+    batch = losses.shape[:-1]
+    for name, tensor in params.items():
+        require(
+            tensor.shape[: len(batch)] == batch,
+            f"params[{name!r}] must have the leading batch shape {tuple(batch)} of the losses",
+            tuple(tensor.shape),
+        )
+
+
+def recordable(losses: Tensor, mask: Tensor | None) -> Tensor:
+    """Whether every present loss is finite, shape (*B,)."""
+    finite = torch.isfinite(losses)
+    return (finite if mask is None else finite | ~mask.to(torch.bool)).all(-1)
+
+
+def record_dtype(tensor: Tensor) -> torch.dtype:
+    """At least float32 for what is averaged; what cannot be averaged keeps its dtype."""
+    return torch.promote_types(tensor.dtype, torch.float32) if tensor.is_floating_point() else tensor.dtype
+
+
+def snapshot(tensor: Tensor) -> Tensor:
+    """A copy of a parameter for the record, of its own memory."""
+    return tensor.detach().to(record_dtype(tensor), copy=True)
+
+
+def batch_mask(flag: Tensor, tensor: Tensor) -> Tensor:
+    """A tensor (*B,) ready to meet a parameter (*B, ...)."""
+    return flag.reshape(flag.shape + (1,) * (tensor.ndim - flag.ndim))

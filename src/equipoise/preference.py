@@ -1,0 +1,138 @@
+"""Preferences: vectors w of the simplex, where Tchebycheff scalarization targets f ∝ 1/w.
+
+One meaning holds everywhere: w_i is the weight on objective i, so a larger w_i asks for a smaller
+f_i, and at the solution the weighted objectives w_i (f_i − z_i) are all equal.
+"""
+
+import itertools
+
+import torch
+from torch import Tensor
+
+from equipoise.errors import require
+
+__all__ = ["grid", "linspace", "ray", "through", "validate"]
+
+
+def validate(preference: Tensor | list[float] | tuple[float, ...], m: int | None = None) -> Tensor:
+    """Check that a preference lies in the simplex. It is never rescaled.
+
+    Args:
+        preference: Shape (*B, m).
+        m: The number of objectives, if it is known.
+
+    Returns:
+        The preference as a floating-point tensor, shape (*B, m).
+
+    Raises:
+        ValueError: For an entry that is negative or not finite, a sum other than one, or a length other than m.
+    """
+    w = preference if isinstance(preference, Tensor) else torch.tensor(preference)
+    w = w if w.is_floating_point() else w.to(torch.get_default_dtype())
+    require(
+        w.ndim >= 1 and w.shape[-1] >= 1,
+        "preference must have shape (*B, m) with m ≥ 1",
+        tuple(w.shape),
+    )
+    require(
+        m is None or w.shape[-1] == m,
+        f"preference must have {m} entries, one per objective",
+        w.shape[-1],
+    )
+    require(
+        bool((w >= 0).all()),
+        "preference must be non-negative and sum to 1",
+        lambda: f"entry {_worst(w):.4g}",
+    )
+    off = (w.sum(-1) - 1.0).abs()
+    tolerance = 1e-4 if w.dtype in {torch.float32, torch.float64} else 1e-2
+    require(
+        bool((off <= tolerance).all()),
+        "preference must be non-negative and sum to 1",
+        lambda: f"sum {w.sum(-1).flatten()[off.flatten().argmax()].item():.2f}",
+    )
+    return w
+
+
+def _worst(w: Tensor) -> float:
+    return float(w[~(w >= 0)].flatten()[0])
+
+
+def grid(n: int, m: int, margin: float = 0.0) -> Tensor:
+    """The uniform grid of Das and Dennis: all w with entries k/n, k = 0..n, that sum to one.
+
+    Args:
+        n: Divisions of each edge, at least 1. The grid has C(n + m − 1, m − 1) points.
+        m: Objectives, at least 1.
+        margin: The smallest entry: the grid is shrunk to {w_i ≥ margin}, so that no objective is left out.
+
+    Returns:
+        Shape (points, m), float64, in lexicographic order.
+
+    Example:
+        >>> grid(2, 2)
+        tensor([[0.0000, 1.0000],
+                [0.5000, 0.5000],
+                [1.0000, 0.0000]], dtype=torch.float64)
+    """
+    require(n >= 1, "n must be at least 1", n)
+    require(m >= 1, "m must be at least 1", m)
+    require(0 <= margin * m < 1, f"margin must lie in [0, 1/m) = [0, {1 / m:.4g})", margin)
+    # A point is a way to set m − 1 bars among n stars.
+    bars = torch.tensor(list(itertools.combinations(range(n + m - 1), m - 1)), dtype=torch.float64)
+    bars = bars.reshape(-1, m - 1)
+    edge = torch.full((len(bars), 1), -1.0, dtype=torch.float64)
+    stars = torch.cat([edge, bars, torch.full_like(edge, n + m - 1)], -1).diff(dim=-1) - 1.0
+    return margin + (1.0 - m * margin) * stars / n
+
+
+def linspace(n: int, margin: float = 0.01) -> Tensor:
+    """The paper's grid for two objectives: w₁ evenly spaced from margin to 1 − margin, w₂ = 1 − w₁.
+
+    Args:
+        n: Points, at least 2.
+        margin: The smallest entry.
+
+    Returns:
+        Shape (n, 2), float64.
+    """
+    require(n >= 2, "n must be at least 2", n)
+    return grid(n - 1, 2, margin)
+
+
+def ray(preference: Tensor) -> Tensor:
+    """The unit vector along f ∝ 1/w, on which the weighted objectives are equal.
+
+    Args:
+        preference: Positive, shape (*B, m).
+
+    Returns:
+        Shape (*B, m).
+    """
+    w = validate(preference)
+    require(bool((w > 0).all()), "preference must be positive to have a ray", lambda: w.min().item())
+    inverse: Tensor = w.amin(-1, keepdim=True) / w
+    return inverse / torch.linalg.vector_norm(inverse, dim=-1, keepdim=True)
+
+
+def through(point: Tensor, ideal: Tensor | float = 0.0) -> Tensor:
+    """Find the preference whose Tchebycheff solution a point of the front is: w ∝ 1/(f − z).
+
+    Theorem 1 turned round: at that w the weighted objectives of the point are all equal, so no
+    point has a smaller largest one unless it dominates this one.
+
+    Args:
+        point: Objective values f, above the ideal point in every coordinate, shape (*B, m).
+        ideal: The ideal point z, broadcastable to `point`.
+
+    Returns:
+        Shape (*B, m).
+    """
+    above = point - ideal
+    require(
+        bool((above > 0).all() & torch.isfinite(above).all()),
+        "point must be finite and above the ideal point in every objective",
+        lambda: f"difference {above.flatten()[above.flatten().argmin()].item():.4g}",
+    )
+    inverse: Tensor = above.amin(-1, keepdim=True) / above
+    return inverse / inverse.sum(-1, keepdim=True)

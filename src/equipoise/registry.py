@@ -1,0 +1,54 @@
+"""The methods of the literature by name: each a weighting with a conversion."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from equipoise.conversion import Adaptive, Average, Conversion, Last
+from equipoise.simplex import Entropic, Euclidean
+from equipoise.weighting import OMD, Linear, Momentum, SmoothTchebycheff, Tchebycheff, Weighting
+
+__all__ = ["Method", "methods"]
+
+
+@dataclass(frozen=True)
+class Method:
+    """A method: how losses become coefficients, and how the trajectory becomes the answer.
+
+    Attributes:
+        weighting: The weighting.
+        conversion: The conversion.
+    """
+
+    weighting: Weighting[Any]
+    conversion: Conversion[Any]
+
+
+def methods() -> dict[str, Method]:
+    """Every method by the name that the paper or its literature uses, with the paper's synthetic settings.
+
+    Returns:
+        A new dictionary; `dataclasses.replace` changes a setting.
+
+    Example:
+        >>> methods()["AdaOMDgd-TCH"].conversion
+        Adaptive(power=0.0, capacity=None, ties='stored')
+    """
+    gd = OMD(step_size=1.0, mirror=Euclidean())
+    eg = OMD(step_size=1.0, mirror=Entropic())
+    return {
+        "LS": Method(Linear(), Last()),
+        "FedAvg": Method(Linear(), Last()),
+        "TCH": Method(Tchebycheff(), Last()),
+        "STCH": Method(SmoothTchebycheff(mu=0.01), Last()),
+        "STCH w/ momentum": Method(Momentum(SmoothTchebycheff(mu=0.01)), Last()),
+        "TERM": Method(SmoothTchebycheff(mu=1.0, normalize="mean"), Last()),
+        "OMDgd-TCH": Method(gd, Average()),
+        "OMDeg-TCH": Method(eg, Average()),
+        "AdaOMDgd-TCH": Method(gd, Adaptive()),
+        "AdaOMDeg-TCH": Method(eg, Adaptive()),
+        "AFL": Method(gd, Average()),
+        "ALMO": Method(gd, Average()),
+        "GroupDRO": Method(OMD(step_size=0.01, mirror=Entropic(), order="alternating"), Last()),
+        "AdaLS": Method(Linear(), Adaptive()),
+        "AdaTCH": Method(Tchebycheff(), Adaptive()),
+    }

@@ -1,0 +1,433 @@
+"""The probability simplex: exact batched projections, and the mirror maps that move a dual on it.
+
+Every function works over any leading batch shape `*B`; the last dimension holds the m coordinates.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import ClassVar, Protocol, runtime_checkable
+
+import torch
+from torch import Tensor
+
+from equipoise.errors import require
+
+__all__ = [
+    "Box",
+    "Entropic",
+    "Euclidean",
+    "Mirror",
+    "PNorm",
+    "project",
+    "project_box",
+    "project_kl",
+]
+
+Number = float | Tensor
+"""A hyper-parameter: a float, or in a sweep a tensor that broadcasts over the batch shape."""
+
+
+# ------------------------------------------------------------------------------- projections
+def project(x: Tensor) -> Tensor:
+    """Euclidean projection on the simplex, exact.
+
+    Args:
+        x: Points of any finite size, shape (*B, m).
+
+    Returns:
+        The nearest points of the simplex, shape (*B, m), in the dtype of `x`.
+
+    Example:
+        >>> project(torch.tensor([0.6, 0.7]))
+        tensor([0.4500, 0.5500])
+    """
+    _require_finite(x)
+    return _project(x)
+
+
+def project_box(x: Tensor, lower: Tensor | float, upper: Tensor | float) -> Tensor:
+    """Euclidean projection on the box-simplex {l ≤ y ≤ u, Σy = 1}, exact.
+
+    Args:
+        x: Points of any finite size, shape (*B, m).
+        lower: Lower bounds l, broadcastable to `x`, with Σl ≤ 1.
+        upper: Upper bounds u, broadcastable to `x`, with Σu ≥ 1.
+
+    Returns:
+        The nearest points of the box-simplex, shape (*B, m).
+    """
+    _require_finite(x)
+    low, high = _bounds(x, lower, upper)
+    return _project_box(x, low, high)
+
+
+def project_kl(log_x: Tensor, lower: Tensor | float, upper: Tensor | float) -> Tensor:
+    """KL projection on the box-simplex {l ≤ y ≤ u, Σy = 1}, exact, in log space.
+
+    The minimiser of KL(y ‖ x) is y_i = clip(c·x_i, l_i, u_i) for the one scale c that sums to one.
+
+    Args:
+        log_x: Logarithms of positive points, not necessarily normalised, shape (*B, m).
+        lower: Lower bounds l, broadcastable to `log_x`, with Σl ≤ 1.
+        upper: Upper bounds u, broadcastable to `log_x`, with Σu ≥ 1.
+
+    Returns:
+        log y, shape (*B, m).
+    """
+    _require_finite(log_x)
+    low, high = _bounds(log_x, lower, upper)
+    return _project_kl(log_x, low, high)
+
+
+def _require_finite(x: Tensor) -> None:
+    require(x.ndim >= 1 and x.shape[-1] >= 1, "x must have shape (*B, m) with m ≥ 1", tuple(x.shape))
+    finite = torch.isfinite(x)
+    require(bool(finite.all()), "x must be finite", x[~finite][:1].tolist())
+
+
+def _bounds(x: Tensor, lower: Tensor | float, upper: Tensor | float) -> tuple[Tensor, Tensor]:
+    low = torch.as_tensor(lower, dtype=x.dtype, device=x.device).expand_as(x)
+    high = torch.as_tensor(upper, dtype=x.dtype, device=x.device).expand_as(x)
+    slack = 1e-6 * max(1.0, x.shape[-1] ** 0.5)
+    require(bool((low >= 0).all()), "lower must be non-negative", lambda: low.min().item())
+    require(bool((low <= high).all()), "lower must not exceed upper", lambda: (low - high).max().item())
+    require(
+        bool((low.sum(-1) <= 1 + slack).all()),
+        "lower must sum to at most 1",
+        lambda: low.sum(-1).max().item(),
+    )
+    require(
+        bool((high.sum(-1) >= 1 - slack).all()),
+        "upper must sum to at least 1",
+        lambda: high.sum(-1).min().item(),
+    )
+    return low, high
+
+
+def _project(x: Tensor) -> Tensor:
+    # Shifting by the maximum costs nothing (the projection is translation invariant) and keeps
+    # the sums free of cancellation however large x is.
+    wide = _sum_dtype(x)
+    shifted = x - x.amax(-1, keepdim=True)
+    ordered = torch.sort(shifted, dim=-1, descending=True).values
+    excess = torch.cumsum(ordered, -1, dtype=wide).sub_(1.0)
+    rank = torch.arange(1, x.shape[-1] + 1, dtype=wide, device=x.device)
+    support = (ordered * rank > excess).sum(-1, keepdim=True).clamp_min(1)
+    threshold = excess.gather(-1, support - 1) / support
+    y = torch.clamp_min(shifted - threshold.to(x.dtype), 0.0)
+    return y / y.sum(-1, keepdim=True)
+
+
+def _sum_dtype(x: Tensor) -> torch.dtype:
+    return x.dtype if x.device.type == "mps" else torch.float64
+
+
+def _project_box(x: Tensor, low: Tensor, high: Tensor) -> Tensor:
+    # y_i(τ) = clip(x_i + τ, l_i, u_i); its sum rises with τ, linear between the breakpoints l − x
+    # (coordinate i leaves its lower bound) and u − x (it reaches its upper one).
+    wide = (x - x.amax(-1, keepdim=True)).to(_sum_dtype(x))
+    low, high = low.to(wide), high.to(wide)
+    enters, leaves = low - wide, high - wide
+    left = _last_below_one(torch.cat([enters, leaves], -1), lambda tau: torch.clamp(wide + tau, low, high))
+    free = (enters <= left) & (left < leaves)
+    number = free.sum(-1, keepdim=True)
+    held = torch.where(left < enters, low, high)
+    needed = 1.0 - torch.where(free, wide, held).sum(-1, keepdim=True)
+    tau = torch.where(number > 0, needed / number.clamp_min(1), left)
+    return torch.clamp(wide + tau, low, high).to(x.dtype)
+
+
+def _project_kl(log_x: Tensor, low: Tensor, high: Tensor) -> Tensor:
+    # y_i(c) = clip(x_i e^c, l_i, u_i); its sum rises with c, and between the breakpoints
+    # log l − log x and log u − log x it is A e^c + B.
+    wide = torch.log_softmax(log_x.to(_sum_dtype(log_x)), -1)
+    low, high = low.to(wide), high.to(wide)
+    log_low, log_high = low.log(), high.log()
+    enters, leaves = log_low - wide, log_high - wide
+    left = _last_below_one(torch.cat([enters, leaves], -1), lambda c: torch.clamp(wide + c, log_low, log_high).exp())
+    free = (enters <= left) & (left < leaves)
+    held = torch.where(free, 0.0, torch.where(left < enters, low, high)).sum(-1, keepdim=True)
+    mass = torch.logsumexp(torch.where(free, wide, -torch.inf), -1, keepdim=True)
+    solvable = free.any(-1, keepdim=True) & (held < 1.0)
+    scale = torch.where(solvable, torch.log1p(-held.clamp_max(1.0)) - mass, left)
+    return torch.clamp(wide + scale, log_low, log_high).to(log_x.dtype)
+
+
+def _last_below_one(breaks: Tensor, point: Callable[[Tensor], Tensor]) -> Tensor:
+    """The largest breakpoint at which the coordinates of `point` sum to at most one, (*B, 1).
+
+    By binary search among the sorted breakpoints (*B, n): the sum is evaluated, not accumulated, so
+    nothing cancels however far apart the coordinates are.
+    """
+    ordered = torch.sort(breaks, dim=-1).values.clamp(torch.finfo(breaks.dtype).min, torch.finfo(breaks.dtype).max)
+    n = breaks.shape[-1]
+    first = torch.zeros_like(breaks[..., :1], dtype=torch.long)
+    low, high = first, first + n
+    for _ in range(n.bit_length()):
+        middle = (low + high) // 2
+        inside = middle < n
+        at = ordered.gather(-1, middle.clamp_max(n - 1))
+        under = inside & (point(at).sum(-1, keepdim=True) <= 1.0)
+        low, high = torch.where(under, middle + 1, low), torch.where(under, high, middle)
+    return ordered.gather(-1, (low - 1).clamp_min(0))
+
+
+# ------------------------------------------------------------------------------- the dual's set
+@dataclass(frozen=True)
+class Box:
+    """The set {λ in the simplex, lower ≤ λ ≤ upper} that a dual may be confined to.
+
+    Attributes:
+        lower: One bound for all coordinates, or one for each.
+        upper: Likewise.
+    """
+
+    lower: float | tuple[float, ...] = 0.0
+    upper: float | tuple[float, ...] = 1.0
+
+    def __post_init__(self) -> None:
+        low, high = torch.as_tensor(self.lower), torch.as_tensor(self.upper)
+        require(bool((low >= 0).all() & (low <= 1).all()), "lower must lie in [0, 1]", self.lower)
+        require(bool((high > 0).all()), "upper must be positive", self.upper)
+        require(
+            low.ndim == 0 or high.ndim == 0 or low.shape == high.shape,
+            "lower and upper must have the same length",
+            (self.lower, self.upper),
+        )
+        require(bool((low <= high).all()), "lower must not exceed upper", (self.lower, self.upper))
+
+    @classmethod
+    def ball(cls, centre: tuple[float, ...], radius: float) -> "Box":
+        """The sup-norm ball around a point of the simplex: λ within `radius` of `centre`."""
+        require(radius >= 0, "radius must be non-negative", radius)
+        return cls(
+            lower=tuple(max(0.0, c - radius) for c in centre),
+            upper=tuple(min(1.0, c + radius) for c in centre),
+        )
+
+    @classmethod
+    def cvar(cls, fraction: float, m: int) -> "Box":
+        """The set whose maximum is the mean over the worst `fraction` of m objectives (CVaR)."""
+        require(0 < fraction <= 1, "fraction must lie in (0, 1]", fraction)
+        return cls(upper=min(1.0, 1.0 / (fraction * m)))
+
+    def bounds(self, like: Tensor) -> tuple[Tensor, Tensor]:
+        """The two bounds as tensors of shape (m,), after checking that they fit m coordinates."""
+        m = like.shape[-1]
+        low = torch.as_tensor(self.lower, dtype=like.dtype, device=like.device).expand(m)
+        high = torch.as_tensor(self.upper, dtype=like.dtype, device=like.device).expand(m)
+        return low, high
+
+    def check(self, m: int) -> None:
+        """Raise ValueError unless the set is a non-empty part of the simplex with m coordinates."""
+        for name in ("lower", "upper"):
+            value = getattr(self, name)
+            require(
+                not isinstance(value, tuple) or len(value) == m,
+                f"dual_set.{name} must have {m} entries",
+                value,
+            )
+        low = sum(self.lower) if isinstance(self.lower, tuple) else m * self.lower
+        high = sum(self.upper) if isinstance(self.upper, tuple) else m * self.upper
+        require(low <= 1 + 1e-9, "dual_set.lower must sum to at most 1", low)
+        require(high >= 1 - 1e-9, "dual_set.upper must sum to at least 1", high)
+
+
+# ------------------------------------------------------------------------------- mirror maps
+@runtime_checkable
+class Mirror(Protocol):
+    """A geometry on the simplex. `dual` is the point in the coordinates the map works in."""
+
+    def start(self, like: Tensor) -> Tensor:
+        """The dual of the uniform vector, shape of `like` (*B, m)."""
+        ...
+
+    def step(self, dual: Tensor, gain: Tensor, size: Number = 1.0, dual_set: Box | None = None) -> Tensor:
+        """One step of mirror ascent: argmax size·⟨gain, x⟩ − B(x; current) over the set; size (*B, 1)."""
+        ...
+
+    def weights(self, dual: Tensor) -> Tensor:
+        """λ, the point of the simplex that `dual` stands for."""
+        ...
+
+    @property
+    def lazy(self) -> bool:
+        """Whether adaptive steps run as dual averaging (B is unbounded), not as mirror descent."""
+        ...
+
+    def step_scale(self, m: int) -> Number:
+        """√(μD), the numerator of the adaptive step: μ strong convexity, D Bregman radius."""
+        ...
+
+    def dual_norm(self, gain: Tensor) -> Tensor:
+        """‖gain‖_* in the norm dual to the one the map is strongly convex in, shape (*B, 1)."""
+        ...
+
+
+@dataclass(frozen=True)
+class Euclidean:
+    """ψ(x) = ½‖x‖₂²: projected gradient ascent, λ ← Π(λ + gain). The dual is λ itself."""
+
+    lazy: ClassVar[bool] = False
+
+    def start(self, like: Tensor) -> Tensor:
+        """The uniform vector, shape (*B, m)."""
+        return torch.full_like(like, 1.0 / like.shape[-1])
+
+    def step(self, dual: Tensor, gain: Tensor, size: Number = 1.0, dual_set: Box | None = None) -> Tensor:
+        """λ ← Π(λ + size·gain), shapes (*B, m)."""
+        moved = _add(dual, gain, size)
+        if dual_set is None:
+            return _project(moved)
+        low, high = dual_set.bounds(moved)
+        return _project_box(moved, low, high)
+
+    def weights(self, dual: Tensor) -> Tensor:
+        """λ, shape (*B, m)."""
+        return dual
+
+    def step_scale(self, m: int) -> Number:
+        """√(μD) = 1: μ = 1 and D = max ½‖u − v‖² over the simplex."""
+        return 1.0 if m > 1 else 0.0
+
+    def dual_norm(self, gain: Tensor) -> Tensor:
+        """‖gain‖₂, shape (*B, 1), with no overflow in the squares."""
+        return _norm(gain, 2.0)
+
+
+@dataclass(frozen=True)
+class Entropic:
+    """ψ(x) = Σ x_i log x_i: exponentiated gradient, λ_i ∝ λ_i exp(gain_i). The dual is log λ.
+
+    Attributes:
+        floor: g in [0, 1]: λ is kept in {λ_i ≥ g/m} by the exact KL projection, so that a weight
+            that became small returns within log(m/g) instead of never.
+    """
+
+    floor: Number = 0.0
+    lazy: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        floor = torch.as_tensor(self.floor)
+        require(bool(((floor >= 0) & (floor <= 1)).all()), "floor must lie in [0, 1]", self.floor)
+
+    def start(self, like: Tensor) -> Tensor:
+        """The logarithm of the uniform vector, shape (*B, m)."""
+        return torch.full_like(like, -math.log(like.shape[-1]))
+
+    def step(self, dual: Tensor, gain: Tensor, size: Number = 1.0, dual_set: Box | None = None) -> Tensor:
+        """Log λ ← log Π_KL(λ ∘ exp(size·gain)), shapes (*B, m)."""
+        moved = _add(dual, gain, size)
+        if dual_set is None and isinstance(self.floor, float | int) and self.floor == 0:
+            return torch.log_softmax(moved, -1)
+        low, high = (dual_set or Box()).bounds(moved)
+        floor = per_instance(self.floor, moved) / moved.shape[-1]
+        low = torch.maximum(low, torch.as_tensor(floor, dtype=moved.dtype, device=moved.device))
+        return _project_kl(moved, low.expand_as(moved), high.expand_as(moved))
+
+    def weights(self, dual: Tensor) -> Tensor:
+        """λ = exp(dual), shape (*B, m)."""
+        return dual.exp()
+
+    def step_scale(self, m: int) -> Number:
+        """√(μD) = √log m: μ = 1 and D = max KL(u ‖ uniform), all that dual averaging needs."""
+        return math.sqrt(math.log(m))
+
+    def dual_norm(self, gain: Tensor) -> Tensor:
+        """‖gain‖_∞, shape (*B, 1)."""
+        return gain.abs().amax(-1, keepdim=True)
+
+
+@dataclass(frozen=True)
+class PNorm:
+    """ψ(x) = ½‖x‖_p² with 1 < p ≤ 2: between Euclidean (p = 2) and Entropic (p → 1).
+
+    With G_p = ∇ψ and q = p/(p−1), a step solves λ' = G_q([G_p(λ) + gain + ν]₊) for the shift ν
+    that makes the sum one. Zeros are allowed and can grow again, unlike in Entropic.
+
+    Attributes:
+        p: The exponent; None takes q = max(2, 2 ln m), the best for m objectives.
+    """
+
+    p: Number | None = None
+    lazy: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        if self.p is not None:
+            p = torch.as_tensor(self.p)
+            require(bool(((p > 1) & (p <= 2)).all()), "p must lie in (1, 2]", self.p)
+
+    def exponents(self, m: int) -> tuple[Number, Number]:
+        """(p, q) for m coordinates, 1/p + 1/q = 1."""
+        if self.p is None:
+            q = max(2.0, 2.0 * math.log(m))
+            return q / (q - 1.0), q
+        return self.p, self.p / (self.p - 1.0)
+
+    def start(self, like: Tensor) -> Tensor:
+        """The uniform vector, shape (*B, m)."""
+        return torch.full_like(like, 1.0 / like.shape[-1])
+
+    def step(self, dual: Tensor, gain: Tensor, size: Number = 1.0, dual_set: Box | None = None) -> Tensor:
+        """λ ← G_q([G_p(λ) + size·gain + ν]₊), shapes (*B, m)."""
+        require(dual_set is None, "dual_set needs mirror Euclidean or Entropic, not PNorm", dual_set)
+        m = dual.shape[-1]
+        p, q = (per_instance(e, dual) for e in self.exponents(m))
+        norm = _norm(dual, p)
+        z = _add(norm ** (2.0 - p) * dual ** (p - 1.0), gain, size)
+        z = z - z.amax(-1, keepdim=True)
+        # The sum of G_q([z + ν]₊) rises in ν, is ≤ 1 at m^(−2/q) and ≥ 1 at 1.
+        like = torch.ones_like(norm)
+        low, high = like * m ** (-2.0 / q), like
+        for _ in range(_BISECTIONS):
+            middle = 0.5 * (low + high)
+            over = _inverse_gradient(z + middle, q).sum(-1, keepdim=True) > 1.0
+            low, high = torch.where(over, low, middle), torch.where(over, middle, high)
+        y = _inverse_gradient(z + 0.5 * (low + high), q)
+        return y / y.sum(-1, keepdim=True)
+
+    def weights(self, dual: Tensor) -> Tensor:
+        """λ, shape (*B, m)."""
+        return dual
+
+    def step_scale(self, m: int) -> Number:
+        """√(μD) = √(2(p−1)): μ = p − 1 and B(u; v) ≤ 2 on the simplex (appendix A.2)."""
+        p, _ = self.exponents(m)
+        return (2.0 * (p - 1.0)) ** 0.5 if m > 1 else 0.0
+
+    def dual_norm(self, gain: Tensor) -> Tensor:
+        """‖gain‖_q, shape (*B, 1), with no overflow in the powers."""
+        q = per_instance(self.exponents(gain.shape[-1])[1], gain)
+        return _norm(gain, q)
+
+
+_BISECTIONS = 54
+"""Enough for the last bit of a float64 in the bracket (0, 1]."""
+
+
+def _add(x: Tensor, gain: Tensor, size: Number) -> Tensor:
+    """Compute x + size·gain, in one pass where `size` is a number."""
+    return x + size * gain if isinstance(size, Tensor) else torch.add(x, gain, alpha=size)
+
+
+def _norm(x: Tensor, q: Number) -> Tensor:
+    largest = x.abs().amax(-1, keepdim=True)
+    unit = x.abs() / torch.where(largest > 0, largest, torch.ones_like(largest))
+    return largest * (unit**q).sum(-1, keepdim=True) ** (1.0 / q)
+
+
+def _inverse_gradient(y: Tensor, q: Number) -> Tensor:
+    """G_q([y]₊), scaled by the largest entry so that no power under- or overflows."""
+    y = y.clamp_min(0.0)
+    largest = y.amax(-1, keepdim=True)
+    unit = y / torch.where(largest > 0, largest, torch.ones_like(largest))
+    power = unit ** (q - 1.0)
+    return largest * power * (power * unit).sum(-1, keepdim=True) ** ((2.0 - q) / q)
+
+
+def per_instance(value: Number, like: Tensor) -> Number:
+    """A hyper-parameter ready to meet tensors (*B, m): a swept one gains the last dimension."""
+    if isinstance(value, Tensor):
+        return value.to(dtype=like.dtype, device=like.device).unsqueeze(-1)
+    return value

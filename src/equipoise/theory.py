@@ -1,0 +1,313 @@
+"""Step sizes and error bounds of (Ada)OMD-TCH, and the sampling schemes that they cover.
+
+The two players of the game min over θ, max over λ of L(θ, λ; w) = Σ_i λ_i w_i f_i(θ) each bring the
+constants of their mirror map (`Constants`); `Guarantee` puts them together. The names th:3 to th:8
+are the labels of the paper. Statements, proofs and what was mended are in `docs/theory.md`.
+
+Every bound is on TCH(θ̂; w) − min_θ TCH(θ; w), where θ̂ is the output of `Average` or `Adaptive`, and
+needs convex objectives, projected iterates and exact objectives for dominance.
+"""
+
+import math
+from dataclasses import dataclass, replace
+from typing import Literal, get_args
+
+import torch
+from torch import Tensor
+
+Geometry = Literal["pgd", "eg", "pnorm"]
+Norm = Literal["inf", "l2"]
+Sampling = Literal["full", "single", "pair"]
+
+
+def _require(name: str, rule: str, value: object, *, holds: bool) -> None:
+    if not holds:
+        raise ValueError(f"{name} must be {rule}; found {value!r}")
+
+
+def _require_count(name: str, value: int) -> None:
+    _require(name, "an integer of at least 1", value, holds=value >= 1 and value % 1 == 0)
+
+
+def _require_positive(name: str, value: float) -> None:
+    _require(name, "positive and finite", value, holds=0.0 < value < math.inf)
+
+
+def _require_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
+    _require(name, f"one of {', '.join(choices)}", value, holds=value in choices)
+
+
+def _require_probability(gamma: float) -> None:
+    _require("gamma", "between 0 and 1, both excluded", gamma, holds=0.0 < gamma < 1.0)
+
+
+def _require_power(power: float) -> None:
+    _require("power", "non-negative and finite", power, holds=0.0 <= power < math.inf)
+
+
+@dataclass(frozen=True)
+class Constants:
+    """What the bounds need to know about one player: its mirror map ψ on its set V.
+
+    `G` in the methods bounds the player's stochastic gradient in the norm of the assumption: L for
+    θ, U for λ. With `power` p round t has the weight tᵖ and D is replaced by (p+1)·`diameter`.
+
+    Attributes:
+        D: Bound on the Bregman divergence B(u; ν⁽¹⁾) of any u in V from the first iterate.
+        C: The squared dual norm of a gradient bounded by G is at most C·G².
+        mu: Strong convexity of ψ.
+        diameter: Bound on B(u; ν) over all u and all iterates ν; infinite for EG without a floor.
+        width: Largest |<g, u − v>| for u, v in V and a gradient g bounded by 1.
+    """
+
+    D: float
+    C: float
+    mu: float
+    diameter: float
+    width: float
+
+    def step_size(self, G: float, T: int, power: float = 0.0) -> float:
+        """The step size η = √(4 μ D / (5 T C G²)) that minimises `regret`."""
+        _require_positive("G", G)
+        _require_count("T", T)
+        return math.sqrt(4.0 * self.mu * self._spread(power) / (5.0 * T * self.C)) / G
+
+    def regret(self, G: float, T: int, power: float = 0.0) -> float:
+        """The player's term √(20 D C G² / (μ T)) of th:3 and th:6, at that step size."""
+        _require_positive("G", G)
+        _require_count("T", T)
+        return G * math.sqrt(20.0 * self._spread(power) * self.C / (self.mu * T))
+
+    def deviation(self, G: float, T: int, gamma: float, power: float = 0.0) -> float:
+        """What the player's noise adds at most, except with probability `gamma`.
+
+        This is 2·width·G·κ·√((2/T) log(1/γ)) with κ = (p+1)/√(2p+1), by Azuma's inequality.
+        """
+        _require_positive("G", G)
+        _require_count("T", T)
+        _require_probability(gamma)
+        _require_power(power)
+        kappa = (power + 1.0) / math.sqrt(2.0 * power + 1.0)
+        return 2.0 * self.width * G * kappa * math.sqrt(2.0 * math.log(1.0 / gamma) / T)
+
+    def _spread(self, power: float) -> float:
+        _require_power(power)
+        if power == 0.0:
+            return self.D
+        _require("power", "0 where the Bregman diameter is infinite", power, holds=self.bounded)
+        return (power + 1.0) * self.diameter
+
+    @property
+    def bounded(self) -> bool:
+        """Whether the Bregman diameter is finite, as `power` > 0 needs it."""
+        return math.isfinite(self.diameter)
+
+
+def best_p(m: int) -> float:
+    """The exponent p = q/(q−1) of the smallest p-norm bound for λ, which is O(√ln m).
+
+    That bound grows with m^(1/q)·√(q−1). Over q ≥ 2 it is smallest at q = ln m + √(ln m (ln m − 2)),
+    and at q = 2, which is PGD, up to m = 7. The paper's q = 2 ln m minimises m^(1/q)·√q.
+    """
+    _require_count("m", m)
+    log = math.log(m)
+    q = 2.0 if log <= 2.0 else log + math.sqrt(log * (log - 2.0))
+    return q / (q - 1.0)
+
+
+def theta_constants(d: int, R: float, *, norm: Norm = "inf", p: float = 2.0) -> Constants:
+    """The constants of θ in R^d for ψ = ½‖·‖_p²; p = 2 is PGD.
+
+    Args:
+        d: Number of parameters.
+        R: Bound on ‖θ‖ over Θ, in the norm `norm`; so is L on the gradients.
+        norm: "inf", in which the dimension shows, or "l2", in which PGD has no factor d.
+        p: Exponent of the mirror map, 1 < p ≤ 2.
+    """
+    _require_count("d", d)
+    _require_positive("R", R)
+    _require_choice("norm", norm, get_args(Norm))
+    _require("p", "above 1 and at most 2", p, holds=1.0 < p <= 2.0)
+    if norm == "inf":
+        D, C, width = 2.0 * d ** (2.0 / p) * R**2, d ** (2.0 - 2.0 / p), 2.0 * d * R
+    else:
+        D, C, width = 2.0 * d ** (2.0 / p - 1.0) * R**2, 1.0, 2.0 * R
+    return Constants(D=D, C=C, mu=p - 1.0, diameter=D, width=width)
+
+
+def lambda_constants(m: int, geometry: Geometry, *, p: float | None = None, floor: float = 0.0) -> Constants:
+    """The constants of λ on the simplex of m objectives, started at the uniform vector.
+
+    Args:
+        m: Number of objectives.
+        geometry: "pgd" (ψ = ½‖·‖₂²), "eg" (negative entropy) or "pnorm" (ψ = ½‖·‖_p²).
+        p: Exponent of "pnorm", 1 < p ≤ 2; `best_p(m)` where it is None.
+        floor: EG on {λ_i ≥ floor/m}, which makes its Bregman diameter finite: log(m/floor).
+    """
+    _require_count("m", m)
+    _require_choice("geometry", geometry, get_args(Geometry))
+    _require("p", "None unless geometry is pnorm", p, holds=p is None or geometry == "pnorm")
+    _require("p", "above 1 and at most 2", p, holds=p is None or 1.0 < p <= 2.0)
+    _require("floor", "at least 0 and below 1", floor, holds=0.0 <= floor < 1.0)
+    _require("floor", "0 unless geometry is eg", floor, holds=floor == 0.0 or geometry == "eg")
+    if geometry == "eg":
+        diameter = math.log(m / floor) if floor else math.inf
+        return Constants(D=math.log(m), C=1.0, mu=1.0, diameter=diameter, width=2.0)
+    if geometry == "pgd":
+        p = 2.0
+    elif p is None:
+        p = best_p(m)
+    return Constants(D=2.0, C=m ** (2.0 - 2.0 / p), mu=p - 1.0, diameter=2.0, width=2.0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Guarantee:
+    """Step sizes, error bounds and complexities of one setting: th:3 to th:8 and appendix A.
+
+    θ moves by PGD; λ by `geometry`: "pgd" is th:4 and th:7, "eg" th:5 and th:8, "pnorm" A.2.
+
+    Attributes:
+        m: Number of objectives.
+        d: Number of parameters.
+        U: Bound on the weighted losses of every batch: 0 ≤ w_i f_i ≤ U. A bound on f is one on
+            w∘f, since w_i ≤ 1; with the uniform preference U/m is one too, and the better step.
+        L: Bound on ‖w_i ∇f_i‖ of every batch, in the norm `norm`. A bound on ‖∇f_i‖ is one.
+        R: Bound on ‖θ‖ over Θ, in the norm `norm`.
+        geometry: Mirror map of λ.
+        p: Exponent of "pnorm"; None is `best_p(m)`.
+        norm: Norm of L and R. "l2" drops the factor d.
+        power: Round t has the weight tᵖ in the output. EG needs a floor for `power` > 0.
+        floor: EG on {λ_i ≥ floor/m}; adds the bias floor·U.
+        sampling: What a round looks at: "full", a batch of each objective; "single", a batch of one
+            objective drawn uniformly, which multiplies both gradients by m; "pair", one objective
+            drawn from λ for the gradient of θ, and one drawn uniformly for the gain of λ.
+    """
+
+    m: int
+    d: int
+    U: float
+    L: float
+    R: float
+    geometry: Geometry = "eg"
+    p: float | None = None
+    norm: Norm = "inf"
+    power: float = 0.0
+    floor: float = 0.0
+    sampling: Sampling = "full"
+
+    def __post_init__(self) -> None:
+        _require_positive("U", self.U)
+        _require_positive("L", self.L)
+        _require_power(self.power)
+        _require_choice("sampling", self.sampling, get_args(Sampling))
+        theta_constants(self.d, self.R, norm=self.norm)
+        bounded = lambda_constants(self.m, self.geometry, p=self.p, floor=self.floor).bounded
+        rule = "positive for geometry eg with power > 0"
+        _require("floor", rule, self.floor, holds=bounded or self.power == 0.0)
+
+    @property
+    def theta(self) -> Constants:
+        """The constants of θ."""
+        return theta_constants(self.d, self.R, norm=self.norm)
+
+    @property
+    def lam(self) -> Constants:
+        """The constants of λ. A gain with a single non-zero entry has C = 1 in every geometry."""
+        full = lambda_constants(self.m, self.geometry, p=self.p, floor=self.floor)
+        return full if self.sampling == "full" else replace(full, C=1.0)
+
+    @property
+    def bias(self) -> float:
+        """What keeping λ above a floor costs however long one runs: floor·U."""
+        return self.floor * self.U
+
+    @property
+    def samples_per_round(self) -> int:
+        """How many objectives a round draws a batch of."""
+        return {"full": self.m, "single": 1, "pair": 2}[self.sampling]
+
+    def step_size_theta(self, T: int) -> float:
+        """The constant step size of θ for T rounds."""
+        return self.theta.step_size(self._bound_theta, T, self.power)
+
+    def step_size_lambda(self, T: int) -> float:
+        """The constant step size of λ for T rounds."""
+        return self.lam.step_size(self._bound_lambda, T, self.power)
+
+    def expectation(self, T: int) -> float:
+        """Bound on the expected gap after T rounds (th:6, th:7, th:8)."""
+        _require_count("T", T)
+        return self.bias + self._rate(None) / math.sqrt(T)
+
+    def high_probability(self, T: int, gamma: float) -> float:
+        """Bound that the gap after T rounds exceeds with probability at most `gamma` (th:3 to 5).
+
+        Each player's noise is given half of `gamma`, which is where log(2/γ) comes from.
+        """
+        _require_count("T", T)
+        return self.bias + self._rate(gamma) / math.sqrt(T)
+
+    def rounds(self, error: float, gamma: float | None = None) -> int:
+        """The smallest T whose bound is at most `error`, up to the rounding of floats.
+
+        Args:
+            error: The gap asked for; above `bias`.
+            gamma: Use the high-probability bound with this γ; None is the expectation bound.
+        """
+        reachable = self.bias < error < math.inf
+        _require("error", f"finite and above the bias {self.bias:g}", error, holds=reachable)
+        rounds = (self._rate(gamma) / (error - self.bias)) ** 2
+        return max(1, math.ceil(rounds * (1.0 - 1e-12)))
+
+    def samples(self, error: float, gamma: float | None = None) -> int:
+        """The sample complexity (appendix A.3): `rounds` times the batches drawn in a round."""
+        return self.samples_per_round * self.rounds(error, gamma)
+
+    @property
+    def _bound_theta(self) -> float:
+        return self.m * self.L if self.sampling == "single" else self.L
+
+    @property
+    def _bound_lambda(self) -> float:
+        return self.U if self.sampling == "full" else self.m * self.U
+
+    def _rate(self, gamma: float | None) -> float:
+        """The c of the bound bias + c/√T."""
+        players = ((self.theta, self._bound_theta), (self.lam, self._bound_lambda))
+        rate = sum(player.regret(G, 1, self.power) for player, G in players)
+        if gamma is not None:
+            _require_probability(gamma)
+            rate += sum(player.deviation(G, 1, gamma / 2.0, self.power) for player, G in players)
+        return rate
+
+
+def sample_objectives(
+    m: int,
+    count: int,
+    *,
+    batch: tuple[int, ...] = (),
+    generator: torch.Generator | None = None,
+) -> tuple[Tensor, Tensor]:
+    """Draws which objectives a round looks at: `count` of m, uniformly without replacement.
+
+    Gains and coefficients divided by the inclusion probabilities stay unbiased. `count` = m is the
+    full sampling of the paper, `count` = 1 the single-objective sampling of appendix A.3.
+
+    Args:
+        m: Number of objectives.
+        count: How many of them, 1 to m.
+        batch: Leading batch shape `*B`; each of its elements gets a draw of its own.
+        generator: Source of randomness; the results live on its device.
+
+    Returns:
+        The boolean mask of shape (*B, m) and the inclusion probabilities count/m of shape (m,).
+    """
+    _require_count("m", m)
+    _require_count("count", count)
+    _require("count", f"at most m = {m}", count, holds=count <= m)
+    device = generator.device if generator is not None else None
+    # In double precision two of the m scores are never equal in practice: ties would favour an end.
+    scores = torch.rand((*batch, m), generator=generator, device=device, dtype=torch.float64)
+    chosen = scores.topk(count, dim=-1).indices
+    mask = torch.zeros_like(scores, dtype=torch.bool).scatter(-1, chosen, value=True)
+    return mask, torch.full((m,), count / m, device=device)

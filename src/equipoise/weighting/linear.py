@@ -1,0 +1,43 @@
+"""Linear scalarization (LS, FedAvg)."""
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from equipoise.weighting.protocol import Ideal, Stateless, Weighting, observe
+
+
+@dataclass(frozen=True)
+class Linear(Weighting[Stateless]):
+    r"""Linear scalarization: min Σ w_i f_i, so c = w.
+
+    It finds the Pareto point at which w is normal to the front: no point of a concave part, and
+    a trade-off that depends on the front's shape.
+
+    Attributes:
+        ideal: The ideal point z; it shifts the value and leaves the coefficients as they are.
+    """
+
+    ideal: Ideal = 0.0
+
+    def init(self, losses: Tensor, **extra: Tensor) -> Stateless:  # noqa: ARG002
+        """No state."""
+        return Stateless()
+
+    def update(
+        self,
+        losses: Tensor,
+        state: Stateless,
+        preference: Tensor,
+        *,
+        mask: Tensor | None = None,
+        inclusion: Tensor | None = None,
+        **extra: Tensor,  # noqa: ARG002
+    ) -> tuple[Tensor, Stateless]:
+        """Coefficients w, shape (*B, m)."""
+        seen = observe(losses, preference, 0.0, mask, inclusion)
+        return (seen.weight).to(losses.dtype), state
+
+    def value(self, losses: Tensor, preference: Tensor) -> Tensor:
+        """Σ w_i (f_i − z_i), shape (*B,)."""
+        return observe(losses, preference, self.ideal, None).gain.sum(-1)

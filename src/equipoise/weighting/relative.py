@@ -1,0 +1,78 @@
+"""Losses on one scale: the ratio trick around any weighting."""
+
+from dataclasses import dataclass
+from typing import Any, Generic, NamedTuple, TypeVar
+
+import torch
+from torch import Tensor
+
+from equipoise.errors import require
+from equipoise.weighting.protocol import Weighting, working_dtype
+
+S = TypeVar("S")
+
+
+class RelativeState(NamedTuple, Generic[S]):
+    """The first losses, and the state of what sees the ratios."""
+
+    inner: S
+    first: Tensor
+    """f_i⁽⁰⁾, the loss of each objective when it was first observed, (*B, m)."""
+    seen: Tensor
+    """Whether it was, (*B, m)."""
+
+
+@dataclass(frozen=True)
+class Relative(Weighting[RelativeState[S]]):
+    r"""The inner weighting sees f_i/f_i⁽⁰⁾; the gradient step keeps the raw f_i.
+
+    For objectives on different scales. f⁽⁰⁾ is set by the first `update` in which an objective is
+    present, and must be positive: an objective that starts at or below 0 is not scaled.
+
+    Attributes:
+        inner: The weighting that sees the ratios.
+    """
+
+    inner: Weighting[S]
+
+    @property
+    def needs(self) -> frozenset[str]:  # type: ignore[override]
+        """What the inner weighting needs."""
+        return self.inner.needs
+
+    @property
+    def traceable(self) -> bool:  # type: ignore[override]
+        """Whether the inner weighting is."""
+        return self.inner.traceable
+
+    def init(self, losses: Tensor, **extra: Tensor) -> RelativeState[S]:
+        """Nothing observed yet."""
+        first = torch.ones(losses.shape, dtype=working_dtype(losses), device=losses.device)
+        return RelativeState(self.inner.init(losses, **extra), first, torch.zeros_like(first, dtype=torch.bool))
+
+    def update(
+        self,
+        losses: Tensor,
+        state: RelativeState[S],
+        preference: Tensor,
+        *,
+        mask: Tensor | None = None,
+        **extra: Any,
+    ) -> tuple[Tensor, RelativeState[S]]:
+        """Coefficients of the inner weighting at f/f⁽⁰⁾, shape (*B, m)."""
+        require(
+            state.first.shape == losses.shape,
+            f"state must be of losses of shape {tuple(losses.shape)}",
+            tuple(state.first.shape),
+        )
+        values = losses.detach().to(state.first)
+        present = torch.ones_like(state.seen) if mask is None else mask.to(torch.bool).expand_as(state.seen)
+        valid = (torch.isfinite(values) | ~present).all(-1, keepdim=True)
+        new = present & valid & ~state.seen
+        first = torch.where(new & (values > 0), values, state.first)
+        coefficients, inner = self.inner.update(values / first, state.inner, preference, mask=mask, **extra)
+        return coefficients.to(losses.dtype), RelativeState(inner, first, state.seen | new)
+
+    def rows(self, state: RelativeState[S]) -> Tensor | None:
+        """Those of the inner weighting."""
+        return self.inner.rows(state.inner)

@@ -1,0 +1,65 @@
+"""Smooth Tchebycheff scalarization (STCH), and TERM, which is the same thing scaled."""
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from equipoise.errors import require
+from equipoise.simplex import Number, per_instance
+from equipoise.weighting.protocol import Ideal, Stateless, Weighting, observe
+
+
+@dataclass(frozen=True)
+class SmoothTchebycheff(Weighting[Stateless]):
+    r"""Smooth Tchebycheff scalarization (Lin et al. 2024): min μ log Σ exp(w_i (f_i − z_i)/μ).
+
+    c_i = w_i softmax(w ∘ (f − z)/μ)_i. The value lies between TCH and TCH + μ log m.
+
+    Attributes:
+        mu: The smoothing μ > 0.
+        normalize: "sum" takes w as it is; "mean" scales it to mean one, m·w, so that with uniform w
+            c = softmax(f/μ): TERM with tilt t = 1/μ.
+        ideal: The ideal point z.
+    """
+
+    mu: Number = 0.01
+    normalize: Literal["sum", "mean"] = "sum"
+    ideal: Ideal = 0.0
+
+    def __post_init__(self) -> None:
+        require(bool((torch.as_tensor(self.mu) > 0).all()), "mu must be positive", self.mu)
+        require(self.normalize in {"sum", "mean"}, 'normalize must be "sum" or "mean"', self.normalize)
+
+    def init(self, losses: Tensor, **extra: Tensor) -> Stateless:  # noqa: ARG002
+        """No state."""
+        return Stateless()
+
+    def update(
+        self,
+        losses: Tensor,
+        state: Stateless,
+        preference: Tensor,
+        *,
+        mask: Tensor | None = None,
+        inclusion: Tensor | None = None,
+        **extra: Tensor,  # noqa: ARG002
+    ) -> tuple[Tensor, Stateless]:
+        """Coefficients w ∘ softmax(w ∘ (f − z)/μ), shape (*B, m)."""
+        seen = observe(losses, preference, self.ideal, mask, inclusion)
+        scale = self._scale(losses)
+        gain = torch.where(seen.valid, seen.gain, torch.zeros_like(seen.gain))
+        alpha = torch.softmax(scale * gain / per_instance(self.mu, gain), -1)
+        return (scale * seen.weight * alpha).to(losses.dtype), state
+
+    def value(self, losses: Tensor, preference: Tensor) -> Tensor:
+        """μ log Σ exp(w_i (f_i − z_i)/μ), for "mean" less its μ log m (TERM), shape (*B,)."""
+        gain = observe(losses, preference, self.ideal, None).gain
+        mu = per_instance(self.mu, gain)
+        value = (mu * torch.logsumexp(self._scale(losses) * gain / mu, -1, keepdim=True)).squeeze(-1)
+        return value if self.normalize == "sum" else value - torch.as_tensor(self.mu) * math.log(losses.shape[-1])
+
+    def _scale(self, losses: Tensor) -> float:
+        return 1.0 if self.normalize == "sum" else float(losses.shape[-1])

@@ -1,0 +1,57 @@
+"""Tchebycheff scalarization (TCH)."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from equipoise.errors import require
+from equipoise.weighting.protocol import Ideal, Stateless, Weighting, observe
+
+
+@dataclass(frozen=True)
+class Tchebycheff(Weighting[Stateless]):
+    r"""Tchebycheff scalarization: min max_i w_i (f_i − z_i), by subgradients.
+
+    c = w_{i*} e_{i*} with i* = argmax_i w_i (f_i − z_i), the first index on ties.
+
+    Attributes:
+        scale: "preference" is the true subgradient; "unit" drops the factor w_{i*}, as the
+            released code of the paper's baselines does.
+        ideal: The ideal point z.
+    """
+
+    scale: Literal["preference", "unit"] = "preference"
+    ideal: Ideal = 0.0
+
+    def __post_init__(self) -> None:
+        require(self.scale in {"preference", "unit"}, 'scale must be "preference" or "unit"', self.scale)
+
+    def init(self, losses: Tensor, **extra: Tensor) -> Stateless:  # noqa: ARG002
+        """No state."""
+        return Stateless()
+
+    def update(
+        self,
+        losses: Tensor,
+        state: Stateless,
+        preference: Tensor,
+        *,
+        mask: Tensor | None = None,
+        inclusion: Tensor | None = None,
+        **extra: Tensor,  # noqa: ARG002
+    ) -> tuple[Tensor, Stateless]:
+        """Coefficients w_{i*} e_{i*}, shape (*B, m)."""
+        seen = observe(losses, preference, self.ideal, mask, inclusion)
+        gain = seen.gain if mask is None else seen.gain.masked_fill(~mask.to(torch.bool), -torch.inf)
+        worst = gain.argmax(-1, keepdim=True)
+        chosen = torch.arange(losses.shape[-1], device=losses.device) == worst
+        carried = seen.weight
+        if self.scale == "unit":
+            carried = torch.where(carried > 0, carried / preference.to(carried), carried)
+        return (torch.where(chosen, carried, torch.zeros_like(carried))).to(losses.dtype), state
+
+    def value(self, losses: Tensor, preference: Tensor) -> Tensor:
+        """max_i w_i (f_i − z_i), shape (*B,)."""
+        return observe(losses, preference, self.ideal, None).gain.amax(-1)
