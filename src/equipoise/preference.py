@@ -112,7 +112,8 @@ def ray(preference: Tensor) -> Tensor:
     w = validate(preference)
     require(bool((w > 0).all()), "preference must be positive to have a ray", lambda: w.min().item())
     inverse: Tensor = w.amin(-1, keepdim=True) / w
-    return inverse / torch.linalg.vector_norm(inverse, dim=-1, keepdim=True)
+    length: Tensor = torch.linalg.vector_norm(inverse, dim=-1, keepdim=True)
+    return inverse / length
 
 
 def through(point: Tensor, ideal: Tensor | float = 0.0) -> Tensor:

@@ -1,0 +1,90 @@
+"""How well a solution has the trade-off that was asked for.
+
+A preference w asks for the point of the front where all w_i (f_i - z_i) are equal, which is where
+the ray f - z ∝ 1/w meets it. These functions read no value on the host and take any leading shapes
+of losses and preference that broadcast.
+"""
+
+import torch
+from torch import Tensor
+
+from equipoise.errors import require
+
+
+def tch(losses: Tensor, preference: Tensor, ideal: float | Tensor = 0.0) -> Tensor:
+    """Tchebycheff value max_i w_i (f_i - z_i).
+
+    Args:
+        losses: f (*B, m).
+        preference: w (m,) or (*B, m).
+        ideal: z, a number or a tensor (m,) or (*B, m).
+
+    Returns:
+        The values (*B,).
+    """
+    return _weighted(losses, preference, ideal).amax(-1)
+
+
+def imbalance(losses: Tensor, preference: Tensor, ideal: float | Tensor = 0.0) -> Tensor:
+    """Largest over smallest w_i (f_i - z_i), minus 1: 0 where the preference is met exactly.
+
+    Infinite where the smallest is not positive, as with a zero in the preference, unless all are
+    equal.
+
+    Args:
+        losses: f (*B, m).
+        preference: w (m,) or (*B, m).
+        ideal: z, a number or a tensor (m,) or (*B, m).
+
+    Returns:
+        The imbalances (*B,).
+    """
+    weighted = _weighted(losses, preference, ideal)
+    high, low = weighted.amax(-1), weighted.amin(-1)
+    excess = high - low
+    # The inner 1 is never seen: it keeps a division by zero out of the gradient.
+    ratio = (excess / low.where(low != 0, 1)).where(~(low <= 0), torch.inf)
+    return ratio.where(excess != 0, 0)
+
+
+def angle(losses: Tensor, preference: Tensor, ideal: float | Tensor = 0.0) -> Tensor:
+    """Angle in radians between f - z and the ray 1/w: 0 where the preference is met exactly.
+
+    Accurate also for tiny angles. NaN where f = z, which lies on every ray.
+
+    Args:
+        losses: f (*B, m).
+        preference: w (m,) or (*B, m).
+        ideal: z, a number or a tensor (m,) or (*B, m).
+
+    Returns:
+        The angles (*B,).
+    """
+    _check(losses, preference)
+    least = preference.amin(-1, keepdim=True)
+    # 1/w scaled by the smallest w, so that a zero in w gives the axis and not an infinite ray.
+    ray = (least / preference.where(preference != 0, 1)).where(preference != least, 1)
+    a, b = _unit(losses - ideal), _unit(ray)
+    return 2 * torch.atan2(_norm(a - b), _norm(a + b))
+
+
+def _norm(vector: Tensor) -> Tensor:
+    norm: Tensor = torch.linalg.vector_norm(vector, dim=-1)
+    return norm
+
+
+def _unit(vector: Tensor) -> Tensor:
+    return vector / _norm(vector).unsqueeze(-1)
+
+
+def _weighted(losses: Tensor, preference: Tensor, ideal: float | Tensor) -> Tensor:
+    _check(losses, preference)
+    return preference * (losses - ideal)
+
+
+def _check(losses: Tensor, preference: Tensor) -> None:
+    require(
+        losses.ndim > 0 and preference.shape[-1:] == losses.shape[-1:],
+        "preference must have one entry per objective in its last dimension",
+        lambda: f"shape {[*preference.shape]} for losses of shape {[*losses.shape]}",
+    )

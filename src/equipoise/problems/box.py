@@ -1,0 +1,24 @@
+"""Points of the box [lower, upper]^d."""
+
+import torch
+from torch import Tensor
+
+from equipoise.errors import require
+
+
+def require_points(x: Tensor, d: int) -> None:
+    """Refuse what does not have the shape (*B, d)."""
+    fits = x.ndim > 0 and x.shape[-1] == d
+    require(fits, f"x must have {d} variables in its last dimension", lambda: f"shape {[*x.shape]}")
+
+
+def uniform(count: int, d: int, seed: int, *, lower: float, upper: float) -> Tensor:
+    """Points (count, d), uniform on the box, in float32 on the CPU.
+
+    The draw is the one of `torch.manual_seed(seed)` followed by `torch.rand(count, d)`; the global
+    generator is left alone.
+    """
+    require(count >= 1, "count must be at least 1", count)
+    generator = torch.Generator().manual_seed(seed)
+    unit = torch.rand(count, d, generator=generator, dtype=torch.float32)
+    return unit * (upper - lower) + lower
