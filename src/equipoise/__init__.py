@@ -5,9 +5,16 @@ from equipoise.conversion import Adaptive, Average, Conversion, Last
 from equipoise.errors import EquipoiseError, NonFiniteLossError, StateMismatchError
 from equipoise.registry import Method, methods
 from equipoise.simplex import Box, Entropic, Euclidean, PNorm
+from equipoise.solver import Run, Solution, solve, solve_many
 from equipoise.weighting import (
+    EPO,
+    FERERO,
+    MGDA,
     OMD,
+    PMTL,
+    ExcessRisk,
     Linear,
+    MoCo,
     Momentum,
     Relative,
     SmoothTchebycheff,
@@ -18,7 +25,11 @@ from equipoise.weighting import (
 __version__ = "0.1.0"
 
 __all__ = [
+    "EPO",
+    "FERERO",
+    "MGDA",
     "OMD",
+    "PMTL",
     "Adaptive",
     "Average",
     "Box",
@@ -26,20 +37,26 @@ __all__ = [
     "Entropic",
     "EquipoiseError",
     "Euclidean",
+    "ExcessRisk",
     "Last",
     "Linear",
     "Method",
+    "MoCo",
     "Momentum",
     "NonFiniteLossError",
     "PNorm",
     "Relative",
+    "Run",
     "SmoothTchebycheff",
+    "Solution",
     "StateMismatchError",
     "Tchebycheff",
     "Weighting",
     "methods",
     "preference",
     "simplex",
+    "solve",
+    "solve_many",
     "state",
     "theory",
 ]

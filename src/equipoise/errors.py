@@ -1,6 +1,7 @@
 """What bad input gets: a ValueError that names the argument, the rule and the value found."""
 
 from collections.abc import Callable
+from types import FunctionType
 
 __all__ = ["EquipoiseError", "NonFiniteLossError", "StateMismatchError", "require"]
 
@@ -26,4 +27,4 @@ def require(condition: bool, rule: str, found: object | Callable[[], object]) ->
         found: The value found, or a function that gives it (called only for the message).
     """
     if not condition:
-        raise ValueError(f"{rule}; found {found() if callable(found) else found}")
+        raise ValueError(f"{rule}; found {found() if isinstance(found, FunctionType) else found}")

@@ -49,9 +49,14 @@ def validate(preference: Tensor | list[float] | tuple[float, ...], m: int | None
     require(
         bool((off <= tolerance).all()),
         "preference must be non-negative and sum to 1",
-        lambda: f"sum {w.sum(-1).flatten()[off.flatten().argmax()].item():.2f}",
+        lambda: f"sum {_shown(w.sum(-1).flatten()[off.flatten().argmax()].item())}",
     )
     return w
+
+
+def _shown(total: float) -> str:
+    """Two decimals, or as many as tell it from one."""
+    return f"{total:.2f}" if abs(total - 1.0) >= 0.005 else f"{total:.7g}"
 
 
 def _worst(w: Tensor) -> float:
@@ -79,8 +84,8 @@ def grid(n: int, m: int, margin: float = 0.0) -> Tensor:
     require(m >= 1, "m must be at least 1", m)
     require(0 <= margin * m < 1, f"margin must lie in [0, 1/m) = [0, {1 / m:.4g})", margin)
     # A point is a way to set m − 1 bars among n stars.
-    bars = torch.tensor(list(itertools.combinations(range(n + m - 1), m - 1)), dtype=torch.float64)
-    bars = bars.reshape(-1, m - 1)
+    chosen = list(itertools.combinations(range(n + m - 1), m - 1))
+    bars = torch.tensor(chosen, dtype=torch.float64).reshape(len(chosen), m - 1)
     edge = torch.full((len(bars), 1), -1.0, dtype=torch.float64)
     stars = torch.cat([edge, bars, torch.full_like(edge, n + m - 1)], -1).diff(dim=-1) - 1.0
     return margin + (1.0 - m * margin) * stars / n
@@ -130,10 +135,11 @@ def through(point: Tensor, ideal: Tensor | float = 0.0) -> Tensor:
         Shape (*B, m).
     """
     above = point - ideal
+    sound = (above > 0) & torch.isfinite(above)
     require(
-        bool((above > 0).all() & torch.isfinite(above).all()),
+        bool(sound.all()),
         "point must be finite and above the ideal point in every objective",
-        lambda: f"difference {above.flatten()[above.flatten().argmin()].item():.4g}",
+        lambda: f"difference {above[~sound][0].item():.4g}",
     )
     inverse: Tensor = above.amin(-1, keepdim=True) / above
     return inverse / inverse.sum(-1, keepdim=True)

@@ -3,9 +3,23 @@
 from dataclasses import dataclass
 from typing import Any
 
+from equipoise import preference
 from equipoise.conversion import Adaptive, Average, Conversion, Last
 from equipoise.simplex import Entropic, Euclidean
-from equipoise.weighting import OMD, Linear, Momentum, SmoothTchebycheff, Tchebycheff, Weighting
+from equipoise.weighting import (
+    EPO,
+    FERERO,
+    MGDA,
+    OMD,
+    PMTL,
+    ExcessRisk,
+    Linear,
+    MoCo,
+    Momentum,
+    SmoothTchebycheff,
+    Tchebycheff,
+    Weighting,
+)
 
 __all__ = ["Method", "methods"]
 
@@ -26,6 +40,8 @@ class Method:
 def methods() -> dict[str, Method]:
     """Every method by the name that the paper or its literature uses, with the paper's synthetic settings.
 
+    PMTL's references are the paper's ten preferences, for two objectives; with more it needs its own.
+
     Returns:
         A new dictionary; `dataclasses.replace` changes a setting.
 
@@ -35,6 +51,7 @@ def methods() -> dict[str, Method]:
     """
     gd = OMD(step_size=1.0, mirror=Euclidean())
     eg = OMD(step_size=1.0, mirror=Entropic())
+    references = tuple((w, v) for w, v in preference.linspace(10).tolist())
     return {
         "LS": Method(Linear(), Last()),
         "FedAvg": Method(Linear(), Last()),
@@ -51,4 +68,12 @@ def methods() -> dict[str, Method]:
         "GroupDRO": Method(OMD(step_size=0.01, mirror=Entropic(), order="alternating"), Last()),
         "AdaLS": Method(Linear(), Adaptive()),
         "AdaTCH": Method(Tchebycheff(), Adaptive()),
+        "ExcessMTL": Method(ExcessRisk(1.0), Average()),
+        "AdaExcessMTL": Method(ExcessRisk(1.0), Adaptive()),
+        "MGDA": Method(MGDA(), Last()),
+        "CR-MOGM": Method(Momentum(MGDA()), Last()),
+        "Moco": Method(MoCo(1.0), Last()),
+        "EPO": Method(EPO(), Last()),
+        "FERERO": Method(FERERO(), Last()),
+        "PMTL": Method(PMTL(references), Last()),
     }

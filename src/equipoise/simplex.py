@@ -43,7 +43,7 @@ def project(x: Tensor) -> Tensor:
         tensor([0.4500, 0.5500])
     """
     _require_finite(x)
-    return _project(x)
+    return _project(x if x.is_floating_point() else x.to(torch.get_default_dtype()))
 
 
 def project_box(x: Tensor, lower: Tensor | float, upper: Tensor | float) -> Tensor:
@@ -125,52 +125,72 @@ def _sum_dtype(x: Tensor) -> torch.dtype:
 
 def _project_box(x: Tensor, low: Tensor, high: Tensor) -> Tensor:
     # y_i(τ) = clip(x_i + τ, l_i, u_i); its sum rises with τ, linear between the breakpoints l − x
-    # (coordinate i leaves its lower bound) and u − x (it reaches its upper one).
-    wide = (x - x.amax(-1, keepdim=True)).to(_sum_dtype(x))
-    low, high = low.to(wide), high.to(wide)
-    enters, leaves = low - wide, high - wide
-    left = _last_below_one(torch.cat([enters, leaves], -1), lambda tau: torch.clamp(wide + tau, low, high))
+    # (coordinate i leaves its lower bound) and u − x (it reaches its upper one). Coordinates more
+    # than 1 apart are never free together, so that how far apart does not matter.
+    wide = x.to(_sum_dtype(x))
+    low, high, near = low.to(wide), high.to(wide), _closer(wide, 2.0)
+    enters, leaves = low - near, high - near
+    left = _last_below_one(enters, leaves, (low, high), lambda tau: near + tau)
     free = (enters <= left) & (left < leaves)
-    number = free.sum(-1, keepdim=True)
     held = torch.where(left < enters, low, high)
-    needed = 1.0 - torch.where(free, wide, held).sum(-1, keepdim=True)
-    tau = torch.where(number > 0, needed / number.clamp_min(1), left)
-    return torch.clamp(wide + tau, low, high).to(x.dtype)
+    top = torch.where(free, wide, -torch.inf).amax(-1, keepdim=True)
+    beyond = torch.where(free, wide - top, 0.0)
+    rest = 1.0 - torch.where(free, beyond, held).sum(-1, keepdim=True)
+    y = torch.where(free, beyond + rest / free.sum(-1, keepdim=True), held)
+    return torch.clamp(y, low, high).to(x.dtype)
 
 
 def _project_kl(log_x: Tensor, low: Tensor, high: Tensor) -> Tensor:
     # y_i(c) = clip(x_i e^c, l_i, u_i); its sum rises with c, and between the breakpoints
-    # log l − log x and log u − log x it is A e^c + B.
-    wide = torch.log_softmax(log_x.to(_sum_dtype(log_x)), -1)
-    low, high = low.to(wide), high.to(wide)
+    # log l − log x and log u − log x it is A e^c + B. Beyond a factor e^800 a coordinate adds nothing.
+    wide = log_x.to(_sum_dtype(log_x))
+    low, high, near = low.to(wide), high.to(wide), _closer(wide, 800.0)
     log_low, log_high = low.log(), high.log()
-    enters, leaves = log_low - wide, log_high - wide
-    left = _last_below_one(torch.cat([enters, leaves], -1), lambda c: torch.clamp(wide + c, log_low, log_high).exp())
+    enters, leaves = log_low - near, log_high - near
+    left = _last_below_one(enters, leaves, (low, high), lambda c: (near + c).exp())
     free = (enters <= left) & (left < leaves)
-    held = torch.where(free, 0.0, torch.where(left < enters, low, high)).sum(-1, keepdim=True)
-    mass = torch.logsumexp(torch.where(free, wide, -torch.inf), -1, keepdim=True)
-    solvable = free.any(-1, keepdim=True) & (held < 1.0)
-    scale = torch.where(solvable, torch.log1p(-held.clamp_max(1.0)) - mass, left)
-    return torch.clamp(wide + scale, log_low, log_high).to(log_x.dtype)
+    held = torch.where(left < enters, low, high)
+    top = torch.where(free, wide, -torch.inf).amax(-1, keepdim=True)
+    beyond = torch.where(free, wide - top, -torch.inf)
+    rest = torch.log1p(-torch.where(free, 0.0, held).sum(-1, keepdim=True).clamp_max(1.0))
+    y = torch.where(free, beyond + rest - torch.logsumexp(beyond, -1, keepdim=True), held.log())
+    return torch.clamp(y, log_low, log_high).to(log_x.dtype)
 
 
-def _last_below_one(breaks: Tensor, point: Callable[[Tensor], Tensor]) -> Tensor:
-    """The largest breakpoint at which the coordinates of `point` sum to at most one, (*B, 1).
+def _closer(x: Tensor, gap: float) -> Tensor:
+    """The same points moved together: neighbours in size that were further apart are `gap` apart, the least is 0."""
+    ordered, order = torch.sort(x, dim=-1)
+    steps = ordered.diff(dim=-1, prepend=ordered[..., :1]).clamp_max(gap)
+    return torch.zeros_like(x).scatter(-1, order, steps.cumsum(-1))
 
-    By binary search among the sorted breakpoints (*B, n): the sum is evaluated, not accumulated, so
-    nothing cancels however far apart the coordinates are.
+
+def _last_below_one(
+    enters: Tensor, leaves: Tensor, bounds: tuple[Tensor, Tensor], between: Callable[[Tensor], Tensor]
+) -> Tensor:
+    """The largest breakpoint at which the coordinates sum to less than one, else the least, (*B, 1).
+
+    By binary search among the sorted breakpoints: the sum is evaluated, not accumulated, and a
+    coordinate at a bound has exactly that value, so that nothing cancels however far apart they are.
+
+    Args:
+        enters: Where each coordinate leaves its lower bound, (*B, m).
+        leaves: Where it reaches its upper one, (*B, m).
+        bounds: The two bounds, (*B, m).
+        between: The coordinates at a parameter (*B, 1) if they had no bounds.
     """
-    ordered = torch.sort(breaks, dim=-1).values.clamp(torch.finfo(breaks.dtype).min, torch.finfo(breaks.dtype).max)
-    n = breaks.shape[-1]
-    first = torch.zeros_like(breaks[..., :1], dtype=torch.long)
-    low, high = first, first + n
+    low, high = bounds
+    limits = torch.finfo(enters.dtype)
+    ordered = torch.sort(torch.cat([enters, leaves], -1), dim=-1).values.clamp(limits.min, limits.max)
+    n = ordered.shape[-1]
+    first = torch.zeros_like(ordered[..., :1], dtype=torch.long)
+    below, above = first, first + n
     for _ in range(n.bit_length()):
-        middle = (low + high) // 2
-        inside = middle < n
+        middle = (below + above) // 2
         at = ordered.gather(-1, middle.clamp_max(n - 1))
-        under = inside & (point(at).sum(-1, keepdim=True) <= 1.0)
-        low, high = torch.where(under, middle + 1, low), torch.where(under, high, middle)
-    return ordered.gather(-1, (low - 1).clamp_min(0))
+        y = torch.where(at >= leaves, high, torch.where(at < enters, low, between(at)))
+        under = (middle < n) & (y.sum(-1, keepdim=True) < 1.0)
+        below, above = torch.where(under, middle + 1, below), torch.where(under, above, middle)
+    return ordered.gather(-1, (below - 1).clamp_min(0))
 
 
 # ------------------------------------------------------------------------------- the dual's set
@@ -189,7 +209,7 @@ class Box:
     def __post_init__(self) -> None:
         low, high = torch.as_tensor(self.lower), torch.as_tensor(self.upper)
         require(bool((low >= 0).all() & (low <= 1).all()), "lower must lie in [0, 1]", self.lower)
-        require(bool((high > 0).all()), "upper must be positive", self.upper)
+        require(bool((high >= 0).all()), "upper must be non-negative", self.upper)
         require(
             low.ndim == 0 or high.ndim == 0 or low.shape == high.shape,
             "lower and upper must have the same length",
@@ -219,8 +239,8 @@ class Box:
         high = torch.as_tensor(self.upper, dtype=like.dtype, device=like.device).expand(m)
         return low, high
 
-    def check(self, m: int) -> None:
-        """Raise ValueError unless the set is a non-empty part of the simplex with m coordinates."""
+    def check(self, m: int, floor: Number = 0.0) -> None:
+        """Raise ValueError unless the set, above floor/m, is a non-empty part of the simplex of m coordinates."""
         for name in ("lower", "upper"):
             value = getattr(self, name)
             require(
@@ -228,10 +248,12 @@ class Box:
                 f"dual_set.{name} must have {m} entries",
                 value,
             )
-        low = sum(self.lower) if isinstance(self.lower, tuple) else m * self.lower
-        high = sum(self.upper) if isinstance(self.upper, tuple) else m * self.upper
-        require(low <= 1 + 1e-9, "dual_set.lower must sum to at most 1", low)
-        require(high >= 1 - 1e-9, "dual_set.upper must sum to at least 1", high)
+        low, high = self.bounds(torch.zeros(m, dtype=torch.float64))
+        require(float(low.sum()) <= 1 + 1e-9, "dual_set.lower must sum to at most 1", float(low.sum()))
+        require(float(high.sum()) >= 1 - 1e-9, "dual_set.upper must sum to at least 1", float(high.sum()))
+        raised = low.clamp_min(float(torch.as_tensor(floor).max()) / m)
+        fits = bool((raised <= high).all()) and float(raised.sum()) <= 1 + 1e-9
+        require(fits, "floor must leave something of dual_set", floor)
 
 
 # ------------------------------------------------------------------------------- mirror maps
@@ -392,9 +414,9 @@ class PNorm:
         return dual
 
     def step_scale(self, m: int) -> Number:
-        """√(μD) = √(2(p−1)): μ = p − 1 and B(u; v) ≤ 2 on the simplex (appendix A.2)."""
+        """√(μD) = √(p−1): μ = p − 1 and D = max B(u; v) = 1 over the simplex."""
         p, _ = self.exponents(m)
-        return (2.0 * (p - 1.0)) ** 0.5 if m > 1 else 0.0
+        return (p - 1.0) ** 0.5 if m > 1 else 0.0
 
     def dual_norm(self, gain: Tensor) -> Tensor:
         """‖gain‖_q, shape (*B, 1), with no overflow in the powers."""

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from equipoise.conversion import store
 from equipoise.conversion.ledger import Ledger, LedgerState
-from equipoise.conversion.protocol import Conversion, Params, check
+from equipoise.conversion.protocol import Conversion, Params, check, check_record
 from equipoise.errors import require
 from equipoise.simplex import Number
 
@@ -43,10 +43,11 @@ class Adaptive(Conversion[AdaptiveState]):
     ties: Literal["stored", "keep"] = "stored"
 
     def __post_init__(self) -> None:
-        require(bool((torch.as_tensor(self.power) >= 0).all()), "power must be non-negative", self.power)
+        power = torch.as_tensor(self.power)
+        require(bool(((power >= 0) & torch.isfinite(power)).all()), "power must be non-negative and finite", self.power)
         require(
-            self.capacity is None or self.capacity >= 1,
-            "capacity must be None or at least 1",
+            self.capacity is None or (type(self.capacity) is int and self.capacity >= 1),
+            "capacity must be None or a whole number of at least 1",
             self.capacity,
         )
         require(self.ties in {"stored", "keep"}, 'ties must be "stored" or "keep"', self.ties)
@@ -67,6 +68,7 @@ class Adaptive(Conversion[AdaptiveState]):
     ) -> AdaptiveState:
         """Enter one iterate; the copies in `state` are changed in place."""
         check(params, losses)
+        check_record(params, state.slots, losses.ndim - 1, slots=True)
         before, slots = self.ledger.grown(state.ledger), state.slots
         if before.weights.shape != state.ledger.weights.shape:
             slots = store.resize(slots, losses.ndim - 1, before.weights.shape[-1])

@@ -6,11 +6,14 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from equipoise.batch import fit_mask
 from equipoise.conversion.protocol import (
     Conversion,
     Params,
     batch_mask,
     check,
+    check_record,
+    mixed,
     recordable,
     snapshot,
 )
@@ -39,7 +42,8 @@ class Average(Conversion[AverageState]):
     power: Number = 0.0
 
     def __post_init__(self) -> None:
-        require(bool((torch.as_tensor(self.power) >= 0).all()), "power must be non-negative", self.power)
+        power = torch.as_tensor(self.power)
+        require(bool(((power >= 0) & torch.isfinite(power)).all()), "power must be non-negative and finite", self.power)
 
     def init(self, params: Params, losses: Tensor) -> AverageState:
         """An average of nothing, which is the parameters given."""
@@ -52,13 +56,14 @@ class Average(Conversion[AverageState]):
     ) -> AverageState:
         """Add one iterate."""
         check(params, losses)
-        valid = recordable(losses, mask)
+        check_record(params, state.params, losses.ndim - 1, slots=False)
+        valid = recordable(losses, fit_mask(mask, losses))
         count = state.recorded + valid
         share = torch.where(valid, iterate_weight(count, self.power), torch.zeros_like(count))
         weight = state.weight + share
         mix = torch.where(valid, share / weight, share)
         for name, held in state.params.items():
-            blend(held, params[name], mix)
+            held.copy_(mixed(held, params[name].detach().to(held.dtype), batch_mask(mix, held)))
         return AverageState(state.params, weight, count)
 
     def output(self, state: AverageState) -> dict[str, Tensor]:
@@ -76,14 +81,3 @@ def iterate_weight(count: Tensor, power: Number) -> Tensor:
     if isinstance(power, Tensor):
         return count ** power.to(count)
     return torch.ones_like(count) if power == 0 else count**power
-
-
-def blend(held: Tensor, new: Tensor, mix: Tensor) -> None:
-    """Set held ← held + mix (new − held) in place; `mix` is (*B,), 0 leaves held as it is, bit for bit.
-
-    What cannot be averaged (integer buffers) takes the new value.
-    """
-    mix = batch_mask(mix, held)
-    new = new.detach().to(held.dtype)
-    mixed = torch.lerp(held, new, mix.to(held.dtype)) if held.is_floating_point() else new
-    held.copy_(torch.where(mix > 0, mixed, held))

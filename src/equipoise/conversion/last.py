@@ -6,14 +6,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from equipoise.conversion.protocol import (
-    Conversion,
-    Params,
-    batch_mask,
-    check,
-    recordable,
-    snapshot,
-)
+from equipoise.batch import fit_mask
+from equipoise.conversion.protocol import Conversion, Params, batch_mask, check, check_record, recordable, snapshot
 
 
 class LastState(NamedTuple):
@@ -34,7 +28,8 @@ class Last(Conversion[LastState]):
     def update(self, params: Params, losses: Tensor, state: LastState, *, mask: Tensor | None = None) -> LastState:
         """Replace the iterate."""
         check(params, losses)
-        valid = recordable(losses, mask)
+        check_record(params, state.params, losses.ndim - 1, slots=False)
+        valid = recordable(losses, fit_mask(mask, losses))
         for name, held in state.params.items():
             held.copy_(torch.where(batch_mask(valid, held), params[name].detach(), held))
         return state

@@ -10,8 +10,9 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
+from equipoise.batch import fit_mask
 from equipoise.conversion.average import iterate_weight, weight_dtype
-from equipoise.conversion.protocol import record_dtype
+from equipoise.conversion.protocol import record_dtype, recordable
 from equipoise.errors import require
 from equipoise.simplex import Number
 
@@ -33,7 +34,11 @@ class Plan(NamedTuple):
 
 
 class LedgerState(NamedTuple):
-    """The archive's objective vectors and weights. A free slot has weight 0 and objectives +∞."""
+    """The archive's objective vectors and weights.
+
+    A free slot has weight 0 and +∞ as its first objective, so that it dominates nothing; where it counts
+    as dominated, it has nothing to hand on.
+    """
 
     values: Tensor
     """f̂ of every slot, (m, *B, slots): comparisons accumulate over m, along the fast axes."""
@@ -71,7 +76,10 @@ class Ledger:
 
     def grown(self, state: LedgerState) -> LedgerState:
         """The same members with room for a newcomer in every problem; only without a capacity."""
-        if self.capacity is not None or bool((state.weights == 0).any(-1).all()):
+        if self.capacity is not None:
+            return state
+        slots = state.weights.shape[-1]
+        if bool((state.recorded < slots).all()) or bool((state.weights == 0).any(-1).all()):
             return state
         values = torch.cat([state.values, torch.full_like(state.values, torch.inf)], -1)
         return state._replace(values=values, weights=torch.cat([state.weights, torch.zeros_like(state.weights)], -1))
@@ -93,50 +101,50 @@ class Ledger:
             f"state must be of losses of shape {tuple(losses.shape)}",
             tuple(state.observed.shape),
         )
+        present = fit_mask(mask, losses)
         newest = losses.detach().to(state.observed.dtype)
-        if mask is not None:
-            newest = torch.where(mask.to(torch.bool), newest, state.observed)
-        finite = torch.isfinite(newest)
-        sound = (finite | (newest == torch.inf) & (newest == state.observed)).all(-1, keepdim=True)
+        sound = recordable(newest, present).unsqueeze(-1)
+        if present is not None:
+            newest = torch.where(present, newest, state.observed)
         observed = torch.where(sound, newest, state.observed)
-        valid = finite.all(-1)
+        valid = (sound & torch.isfinite(newest)).all(-1)
         count = state.recorded + valid
         share = iterate_weight(count, self.power)
 
         f = newest.movedim(-1, 0).unsqueeze(-1)
-        credited, heir, gone = self._dominance(state.values, state.weights, f, share)
-        enters = valid & ~credited.any
-        kept = torch.where(gone & enters.unsqueeze(-1), 0.0, state.weights)
-        kept = torch.where((valid & credited.any).unsqueeze(-1), state.weights + credited.amounts, kept)
-        free = kept == 0
-        slot = torch.argmax(free.to(torch.uint8), -1)
-        room = free.any(-1)
-        placed = _one_hot(slot, kept) & (enters & room).unsqueeze(-1)
-        weights = torch.where(placed, heir.unsqueeze(-1), kept)
-        values = torch.where(placed, f, torch.where(free, torch.inf, state.values))
+        entry = self._enter(state.values, state.weights, f, share, valid)
+        values, weights = entry.values, entry.weights
+        # The newcomer takes the first free slot; a free one has the least weight, 0.
+        slot = weights.argmin(-1, keepdim=True)
+        held = weights.gather(-1, slot)
+        placed = entry.enters.unsqueeze(-1) & (held == 0)
+        weights.scatter_(-1, slot, torch.where(placed, entry.weight.unsqueeze(-1), held))
+        place = slot.expand(f.shape)
+        values.scatter_(-1, place, torch.where(placed, f, values.gather(-1, place)))
+        slot, placed = slot.squeeze(-1), placed.squeeze(-1)
         nothing = torch.zeros_like(slot)
-        plan = Plan(nothing, nothing, torch.zeros_like(share), slot, (enters & room).to(share))
+        plan = Plan(nothing, nothing, torch.zeros_like(share), slot, placed.to(share))
         if self.capacity is not None:
-            plan, values, weights = self._overflow(plan, values, weights, (f, share), enters & ~room)
+            plan, values, weights = self._overflow(plan, values, weights, (f, share), entry.enters & ~placed)
         return plan, LedgerState(values, weights, count, observed)
 
     def size(self, state: LedgerState) -> Tensor:
         """Members, shape (*B,)."""
         return (state.weights > 0).sum(-1)
 
-    def _dominance(self, values: Tensor, weights: Tensor, f: Tensor, share: Tensor) -> tuple["_Credit", Tensor, Tensor]:
-        """The dominance step of Algorithm 2 for a point f (m, *B, 1) of weight `share` (*B,).
-
-        Returns:
-            What its dominators are credited with; the weight it has if it enters; the slots it clears.
-        """
+    def _enter(self, values: Tensor, weights: Tensor, f: Tensor, share: Tensor, valid: Tensor) -> "_Entry":
+        """The dominance step of Algorithm 2 for points f (m, *B, 1) of weight `share` (*B,), where `valid`."""
         below, above = _all(values <= f), _all(values >= f)
         if self.ties == "keep":
             below, above = below & ~above, above & ~below
-        number = below.sum(-1, keepdim=True)
-        amounts = torch.where(below, share.unsqueeze(-1) / number.clamp_min(1), 0.0)
-        heir = share + torch.where(above, weights, 0.0).sum(-1)
-        return _Credit(amounts, number.squeeze(-1) > 0), heir, above
+        number = below.sum(-1)
+        enters = valid & (number == 0)
+        credit = torch.where(valid, share / number.clamp_min(1), 0.0).unsqueeze(-1)
+        inherited = share + (weights * above).sum(-1)
+        cleared = above & enters.unsqueeze(-1)
+        remaining = values.clone()
+        remaining[0].masked_fill_(cleared, torch.inf)
+        return _Entry(remaining, (weights + below * credit).masked_fill_(cleared, 0.0), enters, inherited)
 
     def _overflow(
         self, plan: Plan, values: Tensor, weights: Tensor, newcomer: tuple[Tensor, Tensor], full: Tensor
@@ -153,22 +161,20 @@ class Ledger:
         mix = gamma_b / (gamma_a + gamma_b)
         value_a, value_b = _pick(points, pick_a), _pick(points, pick_b)
         merged = torch.lerp(value_a, value_b, mix.to(points.dtype)).unsqueeze(-1)
-        gamma = gamma_a + gamma_b
 
         # The newcomer takes the slot that b leaves; slot a is out while the merged member, which
         # is to hold it, passes through the dominance step as if it were new.
-        in_a = pick_a[..., :k]
-        in_b = pick_b[..., :k]
-        others = torch.where(in_b, share.unsqueeze(-1), weights).masked_fill(in_a, 0.0)
-        rest = torch.where(in_b, f, values).masked_fill(in_a, torch.inf)
-        credited, heir, gone = self._dominance(rest, others, merged, gamma)
-        stays = ~credited.any
-        cleared = gone & stays.unsqueeze(-1)
-        others = (others + credited.amounts).masked_fill(cleared, 0.0)
-        others = torch.where(in_a & stays.unsqueeze(-1), heir.unsqueeze(-1), others)
-        rest = torch.where(in_a & stays.unsqueeze(-1), merged, rest.masked_fill(cleared, torch.inf))
+        in_a, in_b = pick_a[..., :k], pick_b[..., :k]
+        others = torch.where(in_b, share.unsqueeze(-1), weights).masked_fill_(in_a, 0.0)
+        rest = torch.where(in_b, f, values)
+        rest[0].masked_fill_(in_a, torch.inf)
+        entry = self._enter(rest, others, merged, gamma_a + gamma_b, full)
+        stays = entry.enters
+        here = in_a & stays.unsqueeze(-1)
+        others = torch.where(here, entry.weight.unsqueeze(-1), entry.weights)
+        rest = torch.where(here, merged, entry.values)
 
-        newcomer_lives = ~with_newcomer & ~(cleared & in_b).any(-1)
+        newcomer_lives = (in_b & (others > 0)).any(-1)
         merge_plan = Plan(
             into=a,
             other=torch.where(with_newcomer, a, b),
@@ -181,9 +187,17 @@ class Ledger:
         return chosen, torch.where(wide, rest, values), torch.where(wide, others, weights)
 
 
-class _Credit(NamedTuple):
-    amounts: Tensor
-    any: Tensor
+class _Entry(NamedTuple):
+    """What the dominance step leaves, and what the point that asks to enter brings."""
+
+    values: Tensor
+    """Objectives of the others, (m, *B, slots)."""
+    weights: Tensor
+    """Their weights: dominators credited, the dominated cleared, (*B, slots)."""
+    enters: Tensor
+    """Whether nothing dominates the point, (*B,)."""
+    weight: Tensor
+    """Its weight if it enters, with that of those it clears, (*B,)."""
 
 
 _FIRST_SLOTS = 16

@@ -8,7 +8,17 @@ from torch import Tensor
 
 from equipoise.errors import require
 
-__all__ = ["Conversion", "Params", "batch_mask", "check", "record_dtype", "recordable", "snapshot"]
+__all__ = [
+    "Conversion",
+    "Params",
+    "batch_mask",
+    "check",
+    "check_record",
+    "mixed",
+    "record_dtype",
+    "recordable",
+    "snapshot",
+]
 
 C = TypeVar("C")
 
@@ -60,10 +70,37 @@ def check(params: Params, losses: Tensor) -> None:
         )
 
 
-def recordable(losses: Tensor, mask: Tensor | None) -> Tensor:
+def check_record(params: Params, held: Mapping[str, Tensor], batch_ndim: int, *, slots: bool) -> None:
+    """Raise ValueError unless the parameters have the names and shapes of what a state holds.
+
+    Args:
+        params: Tensors (*B, ...) by name.
+        held: Copies of the same shape, or (*B, slots, ...).
+        batch_ndim: Dimensions of *B.
+        slots: Whether the copies have the dimension of slots.
+    """
+    require(params.keys() == held.keys(), f"params must have the names {sorted(held)}", lambda: sorted(params))
+    for name, tensor in params.items():
+        shape = held[name].shape
+        wanted = (*shape[:batch_ndim], *shape[batch_ndim + slots :])
+        require(tensor.shape == wanted, f"params[{name!r}] must have the shape {wanted} it had", tuple(tensor.shape))
+
+
+def recordable(losses: Tensor, present: Tensor | None) -> Tensor:
     """Whether every present loss is finite, shape (*B,)."""
     finite = torch.isfinite(losses)
-    return (finite if mask is None else finite | ~mask.to(torch.bool)).all(-1)
+    return (finite if present is None else finite | ~present).all(-1)
+
+
+def mixed(old: Tensor, new: Tensor, mix: Tensor) -> Tensor:
+    """Mix old + mix (new − old), where 0 leaves the old and 1 gives the new, bit for bit and whatever the other is.
+
+    What cannot be averaged (integer buffers) takes the new value unless `mix` is 0.
+    """
+    between = new
+    if old.is_floating_point():
+        between = torch.where(mix < 1, torch.lerp(old, new, mix.to(old.dtype)), new)
+    return torch.where(mix > 0, between, old)
 
 
 def record_dtype(tensor: Tensor) -> torch.dtype:

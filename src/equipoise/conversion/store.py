@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from equipoise.conversion.ledger import Plan
-from equipoise.conversion.protocol import Params, record_dtype
+from equipoise.conversion.protocol import Params, batch_mask, mixed, record_dtype
 
 __all__ = ["execute", "open_store", "resize", "weighted_mean"]
 
@@ -43,15 +43,9 @@ def execute(plan: Plan, params: Params, store: Slots, *, merges: bool) -> None:
     for name, held in store.items():
         slots = held.view(row.numel(), held.shape[len(batch)], -1)
         if merges:
-            slots[row, into] = _mixed(slots[row, into], slots[row, other], plan.mix)
+            slots[row, into] = mixed(slots[row, into], slots[row, other], plan.mix.reshape(-1, 1))
         theta = params[name].detach().reshape(row.numel(), -1).to(held.dtype)
-        slots[row, write] = _mixed(slots[row, write], theta, plan.gain)
-
-
-def _mixed(old: Tensor, new: Tensor, mix: Tensor) -> Tensor:
-    mix = mix.flatten().unsqueeze(-1)
-    mixed = torch.lerp(old, new, mix.to(old.dtype)) if old.is_floating_point() else new
-    return torch.where(mix > 0, mixed, old)
+        slots[row, write] = mixed(slots[row, write], theta, plan.gain.reshape(-1, 1))
 
 
 def weighted_mean(store: Slots, weights: Tensor) -> dict[str, Tensor]:
@@ -69,14 +63,16 @@ def weighted_mean(store: Slots, weights: Tensor) -> dict[str, Tensor]:
     first[..., 0] = 1.0
     share = torch.where(total > 0, weights / total, first)
     heaviest = share.argmax(-1)
-    result = {}
     dim = weights.ndim - 1
+    result = {}
     for name, held in store.items():
-        if held.is_floating_point():
-            flat = held.flatten(dim + 1) if held.ndim > dim + 1 else held.unsqueeze(-1)
-            mean = (share.to(held.dtype).unsqueeze(-2) @ flat).squeeze(-2)
-        else:
-            flat = held.reshape(heaviest.numel(), held.shape[dim], -1)
-            mean = flat[torch.arange(heaviest.numel(), device=held.device), heaviest.flatten()]
-        result[name] = mean.reshape(*held.shape[:dim], *held.shape[dim + 1 :])
+        # Slot by slot: a second copy of the store is not made, and what a free slot holds plays no part.
+        answer = torch.zeros_like(held.select(dim, 0))
+        for j, slot in enumerate(held.unbind(dim)):
+            portion = batch_mask(share[..., j], slot)
+            if held.is_floating_point():
+                answer += torch.where(portion > 0, portion.to(held.dtype) * slot, 0.0)
+            else:
+                answer = torch.where(batch_mask(heaviest == j, slot), slot, answer)
+        result[name] = answer
     return result

@@ -3,5 +3,15 @@
 from equipoise.metrics.front import igd, igd_plus, non_dominated
 from equipoise.metrics.hypervolume import hypervolume
 from equipoise.metrics.preference import angle, imbalance, tch
+from equipoise.metrics.stationarity import pareto_stationarity
 
-__all__ = ["angle", "hypervolume", "igd", "igd_plus", "imbalance", "non_dominated", "tch"]
+__all__ = [
+    "angle",
+    "hypervolume",
+    "igd",
+    "igd_plus",
+    "imbalance",
+    "non_dominated",
+    "pareto_stationarity",
+    "tch",
+]

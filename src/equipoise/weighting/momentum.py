@@ -39,8 +39,9 @@ class Momentum(Weighting[MomentumState[S]]):
             "constant": a_t = rate; "released": a_t = max(0, 1 − t δ), the inverted rule of the code
             behind the paper's tables, for reproducing them.
         rate: The constant of the first two rules.
-        pool: Batch axes over which δ is summed before a_t is formed: () is one a_t per problem.
-            The one exception to "problems of a batch do not see each other"; the paper's tables have it.
+        pool: Axes of δ, whose shape is (*B, 1), over which it is summed before a_t is formed: () is one a_t
+            per problem, (-2,) pools the last batch axis. The one exception to "problems of a batch do not
+            see each other"; the paper's tables have it.
     """
 
     inner: Weighting[S]
@@ -90,18 +91,21 @@ class Momentum(Weighting[MomentumState[S]]):
             f"state must be of losses of shape {tuple(losses.shape)}",
             tuple(state.weights.shape),
         )
-        seen = observe(losses, preference, 0.0, mask, inclusion)
+        _, weight, valid, present = observe(losses, preference, 0.0, mask, inclusion)
         if inclusion is not None:
             extra["inclusion"] = inclusion
-        coefficients, inner = self.inner.update(losses, state.inner, preference, mask=mask, **extra)
-        carried = seen.weight > 0
-        divisor = torch.where(carried, seen.weight, torch.ones_like(seen.weight))
+        values = losses.detach().to(weight.dtype)  # or coefficients would be rounded before they are smoothed
+        coefficients, inner = self.inner.update(values, state.inner, preference, mask=mask, **extra)
+        for need in self.needs:
+            valid = valid & _finite(need, extra[need], present)
+        carried = weight > 0
+        divisor = torch.where(carried, weight, 1.0)
         target = torch.where(carried, coefficients.to(divisor) / divisor, state.weights)
         step = state.step + 1.0
-        keep = self._keep((target - state.weights).abs().sum(-1, keepdim=True), step)
-        weights = torch.where(seen.valid, torch.lerp(target, state.weights, keep), state.weights)
-        new = MomentumState(inner, weights, torch.where(seen.valid, step, state.step))
-        return (weights * seen.weight).to(losses.dtype), new
+        drift = torch.where(valid, (target - state.weights).abs().sum(-1, keepdim=True), 0.0)
+        weights = torch.where(valid, torch.lerp(target, state.weights, self._keep(drift, step)), state.weights)
+        new = MomentumState(inner, weights, torch.where(valid, step, state.step))
+        return (weights * weight).to(losses.dtype), new
 
     def rows(self, state: MomentumState[S]) -> Tensor | None:
         """Those of the inner weighting."""
@@ -110,6 +114,9 @@ class Momentum(Weighting[MomentumState[S]]):
     def _keep(self, drift: Tensor, step: Tensor) -> Tensor:
         """a_t, shape (*B, 1)."""
         if self.pool:
+            axes = [axis % drift.ndim for axis in self.pool if -drift.ndim <= axis < drift.ndim - 1]
+            pooled = len(axes) == len(self.pool) and drift.ndim - 1 not in axes
+            require(pooled, f"pool must name batch axes of a tensor of shape {tuple(drift.shape)}", self.pool)
             drift = drift.sum(self.pool, keepdim=True).expand_as(drift)
         if self.rule == "constant":
             return torch.zeros_like(drift) + per_instance(self.rate, drift)
@@ -117,3 +124,13 @@ class Momentum(Weighting[MomentumState[S]]):
             return (1.0 - step * drift).clamp_min(0.0)
         moving = torch.where(drift > 0, step * drift, torch.ones_like(drift))
         return (1.0 - per_instance(self.rate, drift) / moving).clamp_min(0.0)
+
+
+def _finite(name: str, statistic: Tensor, present: Tensor | None) -> Tensor:
+    """Whether a Gramian or Jacobian (*B, m, k) is finite where its objectives are present, (*B, 1)."""
+    finite = torch.isfinite(statistic)
+    if present is not None:
+        finite = finite | ~present.unsqueeze(-1)
+        if name == "gramian":
+            finite = finite | ~present.unsqueeze(-2)
+    return finite.flatten(-2).all(-1, keepdim=True)

@@ -68,11 +68,9 @@ class OMD(Weighting[OMDState]):
                 "step_size must be non-negative and finite",
                 self.step_size,
             )
-        require(
-            isinstance(self.mirror, Mirror),
-            "mirror must be Euclidean(), Entropic() or PNorm()",
-            self.mirror,
-        )
+        mirror: object = self.mirror
+        sound = isinstance(mirror, Mirror) and not isinstance(mirror, type)
+        require(sound, "mirror must be Euclidean(), Entropic() or PNorm()", mirror)
         c = torch.as_tensor(self.optimism)
         require(
             bool(((c >= 0) & torch.isfinite(c)).all()),
@@ -86,7 +84,7 @@ class OMD(Weighting[OMDState]):
         """λ⁽¹⁾ uniform, or the point of `dual_set` nearest to it."""
         zeros = torch.zeros(losses.shape, dtype=working_dtype(losses), device=losses.device)
         if self.dual_set is not None:
-            self.dual_set.check(losses.shape[-1])
+            self.dual_set.check(losses.shape[-1], getattr(self.mirror, "floor", 0.0))
         return OMDState(
             self._move(self.mirror.start(zeros), zeros),
             zeros,
@@ -110,8 +108,8 @@ class OMD(Weighting[OMDState]):
             f"state must be of losses of shape {tuple(losses.shape)}",
             tuple(state.dual.shape),
         )
-        gain, weight, valid = observe(losses, preference, self.ideal, mask, inclusion)
-        new = self._ascend(state, gain, mask, valid)
+        gain, weight, valid, present = observe(losses, preference, self.ideal, mask, inclusion)
+        new = self._ascend(state, gain, present, valid)
         del gain  # with a million objectives one buffer less is a third of the time
         dual = new.dual if self.order == "alternating" else state.dual
         return (self.mirror.weights(dual) * weight).to(losses.dtype), new
@@ -120,15 +118,13 @@ class OMD(Weighting[OMDState]):
         """λ, shape (*B, m)."""
         return self.mirror.weights(state.dual)
 
-    def _ascend(self, state: OMDState, gain: Tensor, mask: Tensor | None, valid: Tensor) -> OMDState:
+    def _ascend(self, state: OMDState, gain: Tensor, present: Tensor | None, valid: Tensor) -> OMDState:
         new = state
         push = gain
         if not _is_zero(self.optimism):
-            change = gain - state.previous
-            if mask is not None:
-                change = torch.where(mask.to(torch.bool), change, torch.zeros_like(change))
-            push = gain + per_instance(self.optimism, gain) * change
-            new = new._replace(previous=torch.where(valid, state.previous + change, state.previous))
+            last = gain if present is None else torch.where(present, gain, state.previous)
+            push = gain + per_instance(self.optimism, gain) * (last - state.previous)
+            new = new._replace(previous=torch.where(valid, last, state.previous))
         if not isinstance(self.step_size, str):
             dual = self._move(state.dual, push, per_instance(self.step_size, gain))
             return new._replace(dual=torch.where(valid, dual, state.dual))

@@ -1,11 +1,13 @@
 """What a weighting is, and what every weighting does with its arguments."""
 
+from collections.abc import Callable
 from typing import ClassVar, NamedTuple, Protocol, TypeVar
 
 import torch
 from torch import Tensor
 
 from equipoise import preference as preferences
+from equipoise.batch import fit, fit_mask
 from equipoise.errors import require
 
 __all__ = ["Ideal", "Observed", "Stateless", "Weighting", "observe", "working_dtype"]
@@ -80,6 +82,8 @@ class Observed(NamedTuple):
     """w/π, 0 where absent: what coefficients carry besides their λ, (*B, m)."""
     valid: Tensor
     """Whether every present loss is finite, (*B, 1)."""
+    present: Tensor | None
+    """The mask, (*B, m); None if nothing is absent."""
 
 
 def working_dtype(losses: Tensor) -> torch.dtype:
@@ -96,42 +100,50 @@ def observe(
 ) -> Observed:
     """Check the arguments of `update` and bring them into the form that every weighting uses."""
     require(losses.ndim >= 1, "losses must have shape (*B, m)", tuple(losses.shape))
+    require(losses.is_floating_point(), "losses must be floating-point numbers", losses.dtype)
     m, dtype = losses.shape[-1], working_dtype(losses)
     _check_preference(preference, m)
     values = losses.detach().to(dtype)
-    weight = _fit("preference", preference, losses).to(dtype=dtype, device=losses.device)
+    weight = fit("preference", preference, losses).to(dtype=dtype, device=losses.device)
+    present = fit_mask(mask, losses)
     if inclusion is not None:
-        weight = weight / _fit("inclusion", inclusion, losses).to(weight)
-    if mask is not None:
-        absent = ~_fit("mask", mask, losses).to(device=losses.device, dtype=torch.bool)
-        values, weight = values.masked_fill(absent, 0.0), weight.masked_fill(absent, 0.0)
+        _check_inclusion(inclusion, mask, m)
+        weight = weight / fit("inclusion", inclusion, losses).to(weight)
+    if present is not None:
+        values, weight = values.masked_fill(~present, 0.0), weight.masked_fill(~present, 0.0)
     # Both extremes pass a NaN on: the same as isfinite().all(), at a twentieth of its time.
     valid = torch.isfinite(values.amax(-1, keepdim=True)) & torch.isfinite(values.amin(-1, keepdim=True))
     if not (isinstance(ideal, float | int) and ideal == 0):
-        values = values - torch.as_tensor(ideal, dtype=dtype, device=losses.device)
-    return Observed(weight * values, weight, valid)
-
-
-def _fit(name: str, tensor: Tensor, losses: Tensor) -> Tensor:
-    """The tensor expanded to the shape of the losses."""
-    shape = (1,) * (losses.ndim - tensor.ndim) + tensor.shape
-    fits = len(shape) == losses.ndim and all(a in {1, b} for a, b in zip(shape, losses.shape, strict=True))
-    require(fits, f"{name} must broadcast to the losses' shape {tuple(losses.shape)}", tuple(tensor.shape))
-    return tensor.detach().expand(losses.shape)
+        values = values - fit("ideal", torch.as_tensor(ideal, dtype=dtype, device=losses.device), losses)
+    return Observed(weight * values, weight, valid, present)
 
 
 def _check_preference(preference: Tensor, m: int) -> None:
-    """Shape always; values where that costs no device synchronisation and no graph break."""
-    require(
-        preference.shape[-1:] == (m,),
-        f"preference must have {m} entries, one per objective",
-        tuple(preference.shape),
-    )
-    if torch.compiler.is_compiling() or preference.device.type != "cpu" or m > 10_000:
-        return
-    try:
-        sound = bool(((preference >= 0).all(-1) & ((preference.sum(-1) - 1.0).abs() <= 1e-4)).all())
-    except RuntimeError:  # under vmap values cannot be read
-        return
+    shape = tuple(preference.shape)
+    require(shape[-1:] == (m,), f"preference must have {m} entries, one per objective", shape)
+    tolerance = 1e-4 if preference.dtype in {torch.float32, torch.float64} else 1e-2
+    sound = _read(preference, m, lambda w: (w >= 0).all() & ((w.sum(-1) - 1.0).abs() <= tolerance).all())
     if not sound:
         preferences.validate(preference, m)
+
+
+def _check_inclusion(inclusion: Tensor, mask: Tensor | None, m: int) -> None:
+    """Where an objective is absent, what it had to be present with does not matter."""
+
+    def wrong(p: Tensor) -> Tensor:
+        outside = ~((p > 0) & (p <= 1))
+        return outside if mask is None else outside & mask.to(torch.bool)
+
+    if (mask is None or mask.device == inclusion.device) and not _read(inclusion, m, lambda p: ~wrong(p).any()):
+        found = inclusion.expand_as(wrong(inclusion))[wrong(inclusion)][0].item()
+        require(False, "inclusion must lie in (0, 1], a probability", found)  # noqa: FBT003
+
+
+def _read(tensor: Tensor, m: int, test: Callable[[Tensor], Tensor]) -> bool:
+    """The outcome of a test of values where that costs no device synchronisation and no graph break, else True."""
+    if torch.compiler.is_compiling() or tensor.device.type != "cpu" or m > 10_000:
+        return True
+    try:
+        return bool(test(tensor))
+    except RuntimeError:  # under vmap values cannot be read
+        return True

@@ -6,6 +6,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 import torch
 from torch import Tensor
 
+from equipoise.batch import fit_mask
 from equipoise.errors import require
 from equipoise.weighting.protocol import Weighting, working_dtype
 
@@ -66,13 +67,21 @@ class Relative(Weighting[RelativeState[S]]):
             tuple(state.first.shape),
         )
         values = losses.detach().to(state.first)
-        present = torch.ones_like(state.seen) if mask is None else mask.to(torch.bool).expand_as(state.seen)
+        present = fit_mask(mask, losses)
+        present = torch.ones_like(state.seen) if present is None else present
         valid = (torch.isfinite(values) | ~present).all(-1, keepdim=True)
         new = present & valid & ~state.seen
         first = torch.where(new & (values > 0), values, state.first)
-        coefficients, inner = self.inner.update(values / first, state.inner, preference, mask=mask, **extra)
+        ratio = _ratio(values, first)
+        coefficients, inner = self.inner.update(ratio, state.inner, preference, mask=mask, **extra)
         return coefficients.to(losses.dtype), RelativeState(inner, first, state.seen | new)
 
     def rows(self, state: RelativeState[S]) -> Tensor | None:
         """Those of the inner weighting."""
         return self.inner.rows(state.inner)
+
+
+def _ratio(values: Tensor, first: Tensor) -> Tensor:
+    """The ratio values/first, finite where the loss is."""
+    largest = torch.finfo(values.dtype).max
+    return torch.where(torch.isfinite(values), (values / first).clamp(-largest, largest), values)

@@ -58,8 +58,8 @@ class SmoothTchebycheff(Weighting[Stateless]):
         """μ log Σ exp(w_i (f_i − z_i)/μ), for "mean" less its μ log m (TERM), shape (*B,)."""
         gain = observe(losses, preference, self.ideal, None).gain
         mu = per_instance(self.mu, gain)
-        value = (mu * torch.logsumexp(self._scale(losses) * gain / mu, -1, keepdim=True)).squeeze(-1)
-        return value if self.normalize == "sum" else value - torch.as_tensor(self.mu) * math.log(losses.shape[-1])
+        shift = 0.0 if self.normalize == "sum" else math.log(losses.shape[-1])
+        return (mu * (torch.logsumexp(self._scale(losses) * gain / mu, -1, keepdim=True) - shift)).squeeze(-1)
 
     def _scale(self, losses: Tensor) -> float:
         return 1.0 if self.normalize == "sum" else float(losses.shape[-1])

@@ -44,12 +44,12 @@ class Tchebycheff(Weighting[Stateless]):
     ) -> tuple[Tensor, Stateless]:
         """Coefficients w_{i*} e_{i*}, shape (*B, m)."""
         seen = observe(losses, preference, self.ideal, mask, inclusion)
-        gain = seen.gain if mask is None else seen.gain.masked_fill(~mask.to(torch.bool), -torch.inf)
+        gain = seen.gain if seen.present is None else seen.gain.masked_fill(~seen.present, -torch.inf)
         worst = gain.argmax(-1, keepdim=True)
         chosen = torch.arange(losses.shape[-1], device=losses.device) == worst
         carried = seen.weight
         if self.scale == "unit":
-            carried = torch.where(carried > 0, carried / preference.to(carried), carried)
+            carried = torch.where(carried > 0, carried / preference.detach().to(carried), carried)
         return (torch.where(chosen, carried, torch.zeros_like(carried))).to(losses.dtype), state
 
     def value(self, losses: Tensor, preference: Tensor) -> Tensor:

@@ -1,0 +1,541 @@
+"""The convergence theorems, measured on convex problems whose constants and optimum are known.
+
+Every run uses the step sizes of `equipoise.theory` for both players, starts in the corner of the box
+that is farthest from the solution, and sees noisy losses and gradients. The gap of its output is held
+against the bound of docs/theory.md. What came out is in docs/convergence.md.
+
+    python benchmarks/convergence.py [--quick] [--seed N] [--out DIR]
+
+Prints tables, writes pictures and `results.json` to DIR, and returns 1 if a check that should pass
+fails or a control that should fail passes.
+"""
+
+import argparse
+import json
+import math
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property, partial
+from itertools import groupby
+from pathlib import Path
+from typing import Any, Literal
+
+import matplotlib as mpl
+import matplotlib.pyplot as plt
+import numpy as np
+import torch
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from torch import Tensor
+
+from equipoise import OMD, Adaptive, Average, Conversion, Entropic, Euclidean, PNorm
+from equipoise.problems import Planted
+from equipoise.simplex import Mirror, Number
+from equipoise.theory import Geometry, Guarantee, best_p, sample_objectives
+
+SLOPE = -0.45
+"""The check: the gap falls at least like T^SLOPE, where the theorems say T^(-1/2)."""
+FIT_FROM = 100
+"""The slope is fitted from this T on; before it the runs are still on their way from the corner."""
+DIMENSION, NOISE = 5, 0.5
+CURVATURES = {"affine": 0.0, "curved": 0.02, "bowl": 0.3, "needle": 0.0}
+NAMES: dict[Geometry, str] = {"pgd": "PGD", "eg": "EG", "pnorm": "p-norm"}
+
+
+# ------------------------------------------------------------------------------- problems
+@dataclass(frozen=True)
+class Needle(Planted):
+    """One objective against all the others, which are equal: f_1 = c − bx, f_i = c + bx, θ* = 0.
+
+    The first needs λ*_1 = 1/2, far from the 1/m where λ starts: the hard case for PGD when m is large.
+    """
+
+    @property
+    def optimum(self) -> Tensor:
+        """The origin."""
+        return torch.zeros(self.d, dtype=torch.float64)
+
+    @property
+    def dual(self) -> Tensor:
+        """Half for the first objective, the rest in equal parts."""
+        return torch.tensor([0.5] + [0.5 / (self.m - 1)] * (self.m - 1), dtype=torch.float64)
+
+    @property
+    def slopes(self) -> Tensor:
+        """Opposite gradients that move f by 90 % of its value at θ*, as in `Planted`."""
+        sign = torch.ones(self.m, self.d, dtype=torch.float64)
+        sign[0] = -1.0
+        return 0.9 * sign * (self.value / self.w).unsqueeze(-1) / (self.d * self.radius)
+
+
+def corner(problem: Planted) -> Tensor:
+    """The corner of the box farthest from the solution, (d,)."""
+    return torch.where(problem.optimum > 0, problem.lower, problem.upper).to(torch.float64)
+
+
+# ------------------------------------------------------------------------------- one way to play
+@dataclass(frozen=True)
+class Arm:
+    """One way to play the game; it is run for every horizon T and every seed.
+
+    Attributes:
+        geometry: Mirror map of λ.
+        scale: Multiplies the step size of λ. The controls: 0 freezes λ, −1 lets it descend.
+        optimism: c.
+        power: Iterate t has the weight tᵖ; EG then keeps λ above the floor 1/√T, as theory demands.
+        sampling: Whether a round looks at all objectives or at one.
+        adaptive: `step_size="adaptive"` for λ.
+    """
+
+    geometry: Geometry
+    scale: float = 1.0
+    optimism: float = 0.0
+    power: float = 0.0
+    sampling: Literal["full", "single"] = "full"
+    adaptive: bool = False
+
+    @property
+    def floored(self) -> bool:
+        """Whether λ keeps above 1/√T."""
+        return self.geometry == "eg" and self.power > 0
+
+    def guarantee(self, problem: Planted, T: int) -> Guarantee:
+        """The theorem for T rounds, with the tight constants: U and L bound w∘f and w_i ∇f_i."""
+        w = float(problem.w.max())
+        U, L, R = problem.bounds
+        return Guarantee(
+            m=problem.m,
+            d=problem.d,
+            U=w * U,
+            L=w * L,
+            R=R,
+            geometry=self.geometry,
+            power=self.power,
+            floor=T**-0.5 if self.floored else 0.0,
+            sampling=self.sampling,
+        )
+
+    def bound(self, problem: Planted, T: int) -> float:
+        """Bound on the expected gap after T rounds; NaN where nothing is proved."""
+        theorem = self.guarantee(problem, T)
+        if not self.adaptive and self.optimism == 0.0:
+            return theorem.expectation(T) if self.scale in {1.0, 0.0, -1.0} else math.nan
+        # The corollary of section 7 of docs/theory.md: regret/T of λ, and what the noise adds.
+        noise = theorem.U * math.sqrt(8.0 * math.log(problem.m) / T)
+        return theorem.theta.regret(theorem.L, T) + self._regret(theorem, T) / T + noise
+
+    def _regret(self, theorem: Guarantee, T: int) -> float:
+        """Lemma 6 for optimism, Lemmas 7 and 8 for the adaptive step."""
+        U, player = theorem.U, theorem.lam
+        if self.adaptive:
+            total = math.sqrt(player.C * T) * U
+            if self.geometry == "eg":
+                return (1.0 + math.sqrt(2.0)) * (math.sqrt(math.log(theorem.m)) + 1.0) * total
+            return 2.0 * total / math.sqrt(player.mu)
+        if self.geometry != "eg":
+            return math.nan
+        eta = theorem.step_size_lambda(T)
+        return player.D / eta + eta / 2.0 * T * (max(1.0, self.optimism) * U) ** 2
+
+
+def mirror_of(arm: Arm, m: int, horizons: Sequence[int]) -> Mirror:
+    if arm.geometry == "pgd":
+        return Euclidean()
+    if arm.geometry == "pnorm":
+        return PNorm(best_p(m))
+    return Entropic(floor=_column([T**-0.5 for T in horizons]) if arm.floored else 0.0)
+
+
+def weighting_of(problem: Planted, arms: Sequence[Arm], horizons: Sequence[int]) -> OMD:
+    """One OMD for arms with the same mirror map; what differs between them are tensors (arms, T, 1)."""
+    steps = [[abs(a.scale) * a.guarantee(problem, T).step_size_lambda(T) for T in horizons] for a in arms]
+    optimism = torch.tensor([a.optimism for a in arms], dtype=torch.float64).reshape(-1, 1, 1)
+    return OMD(
+        step_size="adaptive" if arms[0].adaptive else _column(steps),
+        mirror=mirror_of(arms[0], problem.m, horizons),
+        optimism=optimism if bool(optimism.any()) else 0.0,
+    )
+
+
+def _column(values: Sequence[Any]) -> Tensor:
+    return torch.tensor(values, dtype=torch.float64).unsqueeze(-1)
+
+
+def _mirror_key(arm: Arm) -> tuple[Geometry, bool, bool]:
+    return arm.geometry, arm.adaptive, arm.floored
+
+
+# ------------------------------------------------------------------------------- the game
+Output = Callable[[Number], Conversion[Any]]
+"""A conversion for a power, which may be a tensor with one entry for each arm."""
+
+AVERAGE: dict[str, Output] = {"average": Average}
+BOTH: dict[str, Output] = {"average": Average, "adaptive": partial(Adaptive, capacity=8)}
+_WIDE = 50  # from this m on the arithmetic, not the call, is what a step costs
+
+
+def measure(
+    problem: Planted,
+    arms: Sequence[Arm],
+    horizons: Sequence[int],
+    *,
+    seeds: int,
+    outputs: Mapping[str, Output] = AVERAGE,
+) -> dict[str, Tensor]:
+    """The gaps that the arms end with, in units of the optimal value.
+
+    Args:
+        problem: The problem.
+        arms: The ways to play; those with the same mirror map side by side.
+        horizons: The numbers of rounds T; each has its own run, with its own step sizes.
+        seeds: Runs of each, which differ in the noise.
+        outputs: What is read off a run.
+
+    Returns:
+        A tensor (arms, T, seeds) for every output.
+    """
+    if problem.m < _WIDE:
+        return _play(problem, arms, horizons, seeds, outputs)
+    parts = [_play(problem, arms, (T,), seeds, outputs) for T in horizons]
+    return {name: torch.cat([part[name] for part in parts], 1) for name in outputs}
+
+
+def _play(
+    problem: Planted, arms: Sequence[Arm], horizons: Sequence[int], seeds: int, outputs: Mapping[str, Output]
+) -> dict[str, Tensor]:
+    """Algorithm 1 on the batch (arms, T, seeds). A run goes on after its T; what it gave by then is kept."""
+    batch = (len(arms), len(horizons), seeds)
+    generator = torch.Generator().manual_seed(problem.seed)
+    theta = corner(problem).expand(*batch, problem.d).clone()
+    losses = problem.losses(theta)
+    eta = _column([[[a.guarantee(problem, T).step_size_theta(T)] for T in horizons] for a in arms])
+    sign = _column([[[-1.0 if a.scale < 0 else 1.0]] for a in arms])
+    players = _players(problem, arms, horizons, losses)
+    powers: Number = _column([[a.power] for a in arms]) if any(a.power for a in arms) else 0.0
+    conversions = {name: output(powers) for name, output in outputs.items()}
+    states = {name: c.init({"theta": theta}, losses) for name, c in conversions.items()}
+    gaps = {name: torch.full(batch, torch.nan, dtype=torch.float64) for name in outputs}
+
+    for t in range(1, max(horizons) + 1):
+        theta = theta.detach().requires_grad_()
+        seen = problem.sample(theta, generator)
+        coefficients = players(sign * seen.detach(), _presence(problem.m, arms, batch, generator))
+        (gradient,) = torch.autograd.grad(seen, theta, coefficients)
+        iterate = {"theta": theta.detach()}
+        losses = problem.losses(iterate["theta"])
+        states = {name: c.update(iterate, losses, states[name]) for name, c in conversions.items()}
+        if t in horizons:
+            k = horizons.index(t)
+            for name, c in conversions.items():
+                gaps[name][:, k] = problem.gap(c.output(states[name])["theta"])[:, k] / problem.value
+        theta = (iterate["theta"] - eta * gradient).clamp(problem.lower, problem.upper)
+    return gaps
+
+
+def _players(
+    problem: Planted, arms: Sequence[Arm], horizons: Sequence[int], losses: Tensor
+) -> Callable[[Tensor, dict[str, Tensor]], Tensor]:
+    """The λ of all arms: a function from losses to coefficients, (arms, T, seeds, m)."""
+    groups = [list(group) for _, group in groupby(arms, _mirror_key)]
+    sizes = [len(group) for group in groups]
+    weightings = [weighting_of(problem, group, horizons) for group in groups]
+    states = [omd.init(part) for omd, part in zip(weightings, losses.split(sizes), strict=True)]
+
+    def play(seen: Tensor, presence: dict[str, Tensor]) -> Tensor:
+        split = {name: tensor.split(sizes) for name, tensor in presence.items()}
+        coefficients = []
+        for i, (omd, part) in enumerate(zip(weightings, seen.split(sizes), strict=True)):
+            here = {name: tensors[i] for name, tensors in split.items()}
+            moved, states[i] = omd.update(part, states[i], problem.w, **here)
+            coefficients.append(moved)
+        return torch.cat(coefficients)
+
+    return play
+
+
+def _presence(
+    m: int, arms: Sequence[Arm], batch: tuple[int, ...], generator: torch.Generator
+) -> dict[str, Tensor]:
+    """Mask and inclusion probabilities, if some arm does not look at all objectives."""
+    single = torch.tensor([arm.sampling == "single" for arm in arms]).reshape(-1, 1, 1, 1)
+    if not bool(single.any()):
+        return {}
+    drawn, inclusion = sample_objectives(m, 1, batch=batch, generator=generator)
+    return {"mask": drawn | ~single, "inclusion": torch.where(single, inclusion.to(torch.float64), 1.0)}
+
+
+# ------------------------------------------------------------------------------- curves and checks
+Must = Literal["pass", "fail", "bound", "none"]
+
+
+@dataclass(frozen=True)
+class Curve:
+    """Gap against T, with what is expected of it.
+
+    Attributes:
+        problem: Family of the problem, such as "affine".
+        m: Number of objectives.
+        label: What was run.
+        horizons: T.
+        gaps: Mean gap over the seeds, in units of the optimal value.
+        spread: Standard error of that mean.
+        bounds: Bound on its expectation, in the same unit.
+        must: "pass" and "fail" the check; "bound": keep below the bound, at any slope.
+    """
+
+    problem: str
+    m: int
+    label: str
+    horizons: tuple[int, ...]
+    gaps: tuple[float, ...]
+    spread: tuple[float, ...]
+    bounds: tuple[float, ...]
+    must: Must = "pass"
+
+    @property
+    def ratios(self) -> tuple[float, ...]:
+        """Gap over bound."""
+        return tuple(gap / bound for gap, bound in zip(self.gaps, self.bounds, strict=True))
+
+    @property
+    def slope(self) -> float:
+        """Least-squares slope of log gap in log T, from T = FIT_FROM on."""
+        points = [(T, gap) for T, gap in zip(self.horizons, self.gaps, strict=True) if T >= FIT_FROM]
+        if len(points) < 2:
+            return math.nan
+        log = np.log(np.array(points))
+        return float(np.polyfit(log[:, 0], log[:, 1], 1)[0])
+
+    @property
+    def below(self) -> bool:
+        """Whether the gap is at most the bound at every T."""
+        return all(ratio <= 1.0 for ratio in self.ratios)
+
+    @property
+    def passes(self) -> bool:
+        """The check: below the bound, with the slope that the bound has."""
+        return self.below and self.slope <= SLOPE
+
+    @property
+    def sound(self) -> bool:
+        """Whether it did what was expected of it."""
+        return {"pass": self.passes, "fail": not self.passes, "bound": self.below, "none": True}[self.must]
+
+
+def curves(
+    problem: Planted, family: str, arms: Mapping[str, Arm], horizons: Sequence[int], must: Must = "pass", **options: Any
+) -> list[Curve]:
+    """Run arms and pair every gap with its bound; `options` go to `measure`."""
+    measured = measure(problem, list(arms.values()), horizons, **options)
+    found = []
+    for a, (label, arm) in enumerate(arms.items()):
+        bounds = tuple(arm.bound(problem, T) / problem.value for T in horizons)
+        for output, gaps in measured.items():
+            mean, error = gaps[a].mean(-1), gaps[a].std(-1, correction=0) / gaps.shape[-1] ** 0.5
+            name = label if output == "average" else f"{label}, {output}"
+            expected: Must = "fail" if arm.scale <= 0 else "none" if math.isnan(bounds[0]) else must
+            found.append(
+                Curve(
+                    family,
+                    problem.m,
+                    name,
+                    tuple(horizons),
+                    tuple(mean.tolist()),
+                    tuple(error.tolist()),
+                    bounds,
+                    expected,
+                )
+            )
+    return found
+
+
+# ------------------------------------------------------------------------------- experiments
+@dataclass(frozen=True)
+class Plan:
+    """How much is run.
+
+    Attributes:
+        seeds: The numbers of objectives m, and how many runs each gets.
+        horizons: The numbers of rounds T.
+        fixed: The T at which numbers of objectives and step sizes are compared.
+        seed: Of the problems and of the noise.
+    """
+
+    seeds: Mapping[int, int] = field(default_factory=lambda: {2: 16, 10: 16, 100: 8, 1000: 4})
+    horizons: tuple[int, ...] = (10, 30, 100, 300, 1000, 3000, 10_000)
+    fixed: int = 1000
+    seed: int = 0
+
+    def problem(self, family: str, m: int) -> Planted:
+        """The problem of a family with m objectives."""
+        make = Needle if family == "needle" else Planted
+        return make(m, DIMENSION, CURVATURES[family], self.seed, noise=NOISE)
+
+    def few(self, m: int) -> int:
+        """Runs where every round is costly: the archive and the p-norm."""
+        return max(2, self.seeds[m] // 2)
+
+
+QUICK = Plan({2: 8, 10: 8, 100: 4}, (10, 30, 100, 300, 1000, 3000), 300)
+
+PLAYERS = {"PGD": Arm("pgd"), "EG": Arm("eg")}
+CONTROLS = {
+    "λ frozen": Arm("pgd", scale=0.0),
+    "λ flipped, PGD": Arm("pgd", scale=-1.0),
+    "λ flipped, EG": Arm("eg", scale=-1.0),
+}
+
+
+def rates(plan: Plan) -> Iterator[Curve]:
+    """Th:4 to th:8 and the p-norm: the rate in T for every m, with the controls that must fail."""
+    for m, seeds in plan.seeds.items():
+        affine, curved = plan.problem("affine", m), plan.problem("curved", m)
+        yield from curves(affine, "affine", PLAYERS | CONTROLS, plan.horizons, seeds=seeds)
+        if best_p(m) < 2.0:  # else it is PGD
+            yield from curves(affine, "affine", {"p-norm": Arm("pnorm")}, plan.horizons, seeds=plan.few(m))
+        yield from curves(curved, "curved", PLAYERS, plan.horizons, seeds=plan.few(m), outputs=BOTH)
+        yield from curves(curved, "curved", CONTROLS, plan.horizons, seeds=plan.few(m))
+
+
+def archives(plan: Plan) -> Iterator[Curve]:
+    """Algorithm 2 with and without a capacity, where iterates do dominate one another."""
+    horizons = tuple(T for T in plan.horizons if T <= 1000)
+    outputs = BOTH | {"adaptive, no capacity": Adaptive}
+    for m in (2, 10):
+        yield from curves(plan.problem("bowl", m), "bowl", PLAYERS, horizons, "bound", seeds=8, outputs=outputs)
+
+
+def needles(plan: Plan) -> Iterator[Curve]:
+    """One objective against m − 1: what the geometry is worth when λ has far to go."""
+    arms = PLAYERS | {"p-norm": Arm("pnorm")}
+    for m in plan.seeds:
+        yield from curves(plan.problem("needle", m), "needle", arms, (plan.fixed,), "bound", seeds=plan.few(m))
+
+
+def samplings(plan: Plan) -> Iterator[Curve]:
+    """All objectives in every round against one."""
+    arms = {
+        f"{name}, {sampling}": replace(arm, sampling=sampling)
+        for name, arm in PLAYERS.items()
+        for sampling in ("full", "single")
+    }
+    yield from curves(plan.problem("affine", 10), "affine", arms, plan.horizons, "bound", seeds=16)
+
+
+def powers(plan: Plan) -> Iterator[Curve]:
+    """Later iterates count more."""
+    arms = {f"{name}, power {p}": replace(arm, power=p) for name, arm in PLAYERS.items() for p in (0, 1, 4)}
+    yield from curves(plan.problem("curved", 10), "curved", arms, plan.horizons, "bound", seeds=16)
+
+
+def optimisms(plan: Plan) -> Iterator[Curve]:
+    """Optimism, with noise and without: a bound for EG, none for PGD."""
+    arms = {f"{name}, c = {c}": replace(arm, optimism=c) for name, arm in PLAYERS.items() for c in (0, 1, 5)}
+    noisy = plan.problem("curved", 10)
+    yield from curves(noisy, "curved", arms, plan.horizons, "bound", seeds=8)
+    yield from curves(replace(noisy, noise=0.0), "curved, exact", arms, plan.horizons, "bound", seeds=1)
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """The adaptive step of λ against fixed ones.
+
+    Attributes:
+        geometry: Name of the mirror map.
+        m: Number of objectives.
+        T: Number of rounds.
+        scales: Multiples of the theoretical step.
+        gaps: The gap with each of them, in units of the optimal value.
+        adaptive: The gap with `step_size="adaptive"`.
+        bound: On the expectation of the latter.
+    """
+
+    geometry: str
+    m: int
+    T: int
+    scales: tuple[float, ...]
+    gaps: tuple[float, ...]
+    adaptive: float
+    bound: float
+
+    @property
+    def best(self) -> float:
+        """The smallest gap of the sweep."""
+        return min(self.gaps)
+
+    @property
+    def sound(self) -> bool:
+        """Whether the adaptive step keeps its bound."""
+        return self.adaptive <= self.bound
+
+
+def sweeps(plan: Plan) -> Iterator[Sweep]:
+    """The adaptive step against the best fixed one of four decades around the theoretical step."""
+    scales = tuple(10.0 ** (k / 2) for k in range(-4, 5))
+    for m in [m for m in plan.seeds if m in {2, 10, 100}]:
+        problem = plan.problem("affine", m)
+        for geometry, name in NAMES.items():
+            arms = [Arm(geometry, scale=scale) for scale in scales] + [Arm(geometry, adaptive=True)]
+            gaps = measure(problem, arms, (plan.fixed,), seeds=8)["average"].mean(-1).squeeze(-1).tolist()
+            bound = arms[-1].bound(problem, plan.fixed) / problem.value
+            yield Sweep(name, m, plan.fixed, scales, tuple(gaps[:-1]), gaps[-1], bound)
+
+
+# ------------------------------------------------------------------------------- tables
+VERDICTS = {
+    ("pass", True): "passes",
+    ("fail", True): "fails, as it should",
+    ("bound", True): "below its bound",
+    ("none", True): "nothing is proved",
+}
+
+
+def show(title: str, found: Sequence[Curve]) -> None:
+    """A Markdown table: the gap and, in brackets, gap/bound at every T."""
+    horizons = sorted({T for curve in found for T in curve.horizons})
+    print(f"\n### {title}\n")
+    print("| problem | m | run |", " | ".join(f"T = {T:,}" for T in horizons), "| slope | check |")
+    print("|---|---|---|" + "---|" * (len(horizons) + 2))
+    for curve in found:
+        cells = dict(zip(curve.horizons, zip(curve.gaps, curve.ratios, strict=True), strict=True))
+        row = [f"{cells[T][0]:.3g} ({cells[T][1]:.2g})" if T in cells else "" for T in horizons]
+        verdict = VERDICTS.get((curve.must, curve.sound), "UNEXPECTED")
+        slope = "" if math.isnan(curve.slope) else f"{curve.slope:.2f}"
+        print(f"| {curve.problem} | {curve.m} | {curve.label} |", " | ".join(row), f"| {slope} | {verdict} |")
+
+
+def show_sweeps(title: str, found: Sequence[Sweep]) -> None:
+    """A Markdown table of the step sizes."""
+    print(f"\n### {title}\n")
+    print("| m | geometry | best fixed step | its gap | theoretical step | adaptive (gap/bound) | adaptive/best |")
+    print("|---|---|---|---|---|---|---|")
+    for sweep in found:
+        scale, usual = sweep.scales[sweep.gaps.index(sweep.best)], sweep.gaps[sweep.scales.index(1.0)]
+        cells = (
+            f"× {scale:.2g}",
+            f"{sweep.best:.3g}",
+            f"{usual:.3g}",
+            f"{sweep.adaptive:.3g} ({sweep.adaptive / sweep.bound:.2g})",
+            f"{sweep.adaptive / sweep.best:.2f}",
+        )
+        print(f"| {sweep.m} | {sweep.geometry} |", " | ".join(cells), "|")
+
+
+# ------------------------------------------------------------------------------- pictures
+COLOURS = {"PGD": "#0072B2", "EG": "#D55E00", "p-norm": "#009E73"}  # Okabe and Ito, told apart by all
+SHADES = {"PGD": ("#0072B2", "#56B4E9", "#1B3A57"), "EG": ("#D55E00", "#E69F00", "#6B2C00")}
+GREY = "#777777"
+STYLE = {
+    "font.size": 9,
+    "axes.titlesize": 9.5,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "grid.color": "#E6E6E6",
+    "axes.axisbelow": True,
+    "legend.frameon": False,
+    "lines.linewidth": 1.5,
+    "lines.markersize": 4.5,
+}

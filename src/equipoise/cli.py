@@ -1,0 +1,179 @@
+"""The command line: `equipoise methods`, `problems`, `solve`, `reproduce`."""
+
+import difflib
+import json
+import sys
+from pathlib import Path
+from typing import Annotated
+
+try:
+    import typer
+    from rich.console import Console
+    from rich.table import Table
+except ImportError as missing:  # pragma: no cover
+    raise SystemExit("the command line needs: pip install 'equipoise[experiments]'") from missing
+
+import torch
+
+from equipoise import metrics, preference
+from equipoise.conversion import Last
+from equipoise.errors import EquipoiseError
+from equipoise.experiments import catalogue
+from equipoise.experiments.cells import write_atomically
+from equipoise.problems import KnownFront, problems
+from equipoise.registry import Method, methods
+from equipoise.solver import solve as solve_problem
+
+app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False, help=__doc__)
+console = Console()
+
+
+def main() -> None:
+    """Entry point; bad input ends with its message, not with a traceback."""
+    torch.set_num_threads(1)  # small tensors: more threads only wait for each other
+    try:
+        app()
+    except (EquipoiseError, ValueError) as error:
+        Console(stderr=True).print(f"error: {error}", style="red", markup=False, highlight=False, soft_wrap=True)
+        sys.exit(2)
+
+
+def nearest(kind: str, name: str, known: list[str]) -> str:
+    """The known name that was meant, or a ValueError that lists the nearest ones."""
+    folded = {key.casefold(): key for key in known}
+    if name.casefold() in folded:
+        return folded[name.casefold()]
+    close = difflib.get_close_matches(name.casefold(), folded, n=3, cutoff=0.3)
+    hint = ", ".join(folded[key] for key in close) or ", ".join(known)
+    raise ValueError(f"{kind} must be a known name; found {name!r}; nearest: {hint}")
+
+
+@app.command("methods")
+def list_methods() -> None:
+    """List every method: its weighting, its conversion, what it needs."""
+    table = Table("method", "weighting", "conversion", "needs")
+    for name, method in methods().items():
+        needs = ", ".join(sorted(method.weighting.needs)) or "losses"
+        table.add_row(name, repr(method.weighting), repr(method.conversion), needs)
+    console.print(table)
+
+
+@app.command("problems")
+def list_problems() -> None:
+    """List the synthetic problems."""
+    table = Table("problem", "objectives", "variables", "bounds", "reference point")
+    for name, problem in problems().items():
+        bounds = f"[{problem.lower:g}, {problem.upper:g}]"
+        table.add_row(name, str(problem.m), str(problem.d), bounds, str(problem.reference))
+    console.print(table)
+
+
+@app.command("solve")
+def solve_command(
+    problem: Annotated[str, typer.Argument(help="A problem of `equipoise problems`.")],
+    method: Annotated[str, typer.Option(help="A method of `equipoise methods`.")] = "AdaOMDgd-TCH",
+    preferences: Annotated[int, typer.Option(help="How many preferences, evenly spread.")] = 10,
+    seeds: Annotated[str, typer.Option(help="Seeds, separated by commas.")] = "0",
+    steps: Annotated[int, typer.Option(help="Iterations.")] = 1000,
+    step_size: Annotated[float, typer.Option(help="Step size of the gradient step.")] = 0.02,
+    plot: Annotated[Path | None, typer.Option(help="Draw the solutions into this picture.")] = None,
+    json_file: Annotated[Path | None, typer.Option("--json", help="Write the solutions to this file.")] = None,
+) -> None:
+    """Solve a problem for many preferences at once."""
+    target = problems()[nearest("problem", problem, list(problems()))]
+    name = nearest("method", method, list(methods()))
+    chosen = methods()[name]
+    wanted = _integers("seeds", seeds)
+    weights = preference.linspace(preferences)
+    outputs = {"solution": chosen.conversion, "last": Last()}
+    found = solve_problem(
+        target,
+        weights,
+        Method(chosen.weighting, chosen.conversion),
+        conversions=outputs,
+        seeds=wanted,
+        steps=steps,
+        step_size=step_size,
+        progress=console.is_terminal,
+    )
+    losses = found.losses["solution"].to(torch.float64)
+    table = Table(title=f"{target.name}, {name}, {len(wanted)} seeds", title_justify="left")
+    for head in ("w", "f (mean over the seeds)", "w∘f", "largest/smallest w∘f − 1"):
+        table.add_column(head, justify="right")
+    for w, f in zip(weights, losses.mean(0), strict=True):
+        spread = float(metrics.imbalance(f, w))
+        table.add_row(*(_numbers(v) for v in (w, f, w * f)), f"{spread:.2%}")
+    console.print(table)
+    volume = metrics.hypervolume(losses, target.reference)
+    console.print(f"hypervolume {volume.mean():.4f} ± {volume.std(correction=0):.4f}", highlight=False)
+    if json_file is not None:
+        record = {
+            "problem": target.name,
+            "method": name,
+            "weighting": repr(chosen.weighting),
+            "conversion": repr(chosen.conversion),
+            "seeds": wanted,
+            "steps": steps,
+            "step_size": step_size,
+            "preferences": weights.tolist(),
+            "losses": losses.tolist(),
+            "parameters": found.params["solution"].tolist(),
+            "hypervolume": volume.tolist(),
+        }
+        write_atomically(json_file, json.dumps(record))
+        console.print(f"wrote {json_file}", highlight=False)
+    if plot is not None:
+        _plot(plot, target, weights, losses, name)
+
+
+@app.command("reproduce")
+def reproduce(
+    name: Annotated[str, typer.Argument(help="A table or figure; see --list.")] = "",
+    list_all: Annotated[bool, typer.Option("--list", help="List what can be reproduced.")] = False,  # noqa: FBT002
+    preset: Annotated[
+        str, typer.Option(help="published: what made the paper's numbers; text: what its text says.")
+    ] = "published",
+    out: Annotated[Path, typer.Option(help="Folder for pictures and for the cells of finished work.")] = Path("out"),
+    workers: Annotated[int, typer.Option(help="Processes, one thread each.")] = 2,
+    json_file: Annotated[Path | None, typer.Option("--json", help="Write the table to this file.")] = None,
+) -> None:
+    """Reproduce a table or a figure of the paper. Finished work is kept and not repeated."""
+    items = catalogue.items()
+    if list_all or not name:
+        table = Table("name", "label", "in the paper", "what")
+        for key, item in items.items():
+            table.add_row(key, item.label, item.number, item.caption)
+        console.print(table)
+        return
+    presets = ("published", "text")
+    if preset not in presets:
+        raise ValueError(f"preset must be one of {', '.join(presets)}; found {preset!r}")
+    if workers < 1:
+        raise ValueError(f"workers must be at least 1; found {workers}")
+    item = items[nearest("name", name, list(items))]
+    request = catalogue.Request(console, out, "published" if preset == "published" else "text", workers, json_file)
+    item.run(request)
+
+
+def _integers(argument: str, text: str) -> list[int]:
+    try:
+        return [int(part) for part in text.split(",")]
+    except ValueError:
+        raise ValueError(f"{argument} must be whole numbers separated by commas; found {text!r}") from None
+
+
+def _numbers(values: torch.Tensor) -> str:
+    return "  ".join(f"{value:.4f}" for value in values.tolist())
+
+
+def _plot(path: Path, problem: KnownFront, weights: torch.Tensor, losses: torch.Tensor, name: str) -> None:
+    from equipoise.experiments import figures  # noqa: PLC0415
+
+    figure = figures.front_grid([[(problem, name, losses)]], weights, size=3.2)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path)
+    console.print(f"wrote {path}", highlight=False)
+
+
+if __name__ == "__main__":
+    main()

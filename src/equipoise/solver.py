@@ -1,0 +1,355 @@
+"""The vectorised solver: preferences × seeds × settings × methods in one tensor program."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
+
+import torch
+from torch import Tensor
+
+from equipoise import preference as preferences_
+from equipoise.conversion import Conversion, Last
+from equipoise.errors import NonFiniteLossError, require
+from equipoise.problems import Problem
+from equipoise.registry import Method
+from equipoise.simplex import Number
+from equipoise.weighting import Weighting
+
+__all__ = ["Run", "Solution", "Step", "Trajectory", "solve", "solve_many"]
+
+STATISTICS = frozenset({"gramian", "jacobian"})
+"""What the solver can give a weighting besides losses."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """One trajectory and everything that is read off it.
+
+    Attributes:
+        weighting: The weighting.
+        conversions: The outputs wanted, by name: one trajectory feeds them all.
+        step_size: η of θ ← θ − η Σ c_i ∇f_i; a tensor broadcasts over the batch shape.
+        sweep: The leading batch shape of settings given as tensors, such as (5,) for a weighting whose
+            step size has shape (5, 1, 1): settings × seeds × preferences.
+    """
+
+    weighting: Weighting[Any]
+    conversions: Mapping[str, Conversion[Any]]
+    step_size: Number = 0.02
+    sweep: tuple[int, ...] = ()
+
+
+class Trajectory(NamedTuple):
+    """What happened on the way."""
+
+    losses: Tensor
+    """f(θ⁽ᵗ⁾), (steps, *B, m)."""
+    coefficients: Tensor
+    """c⁽ᵗ⁾, (steps, *B, m)."""
+
+
+class Solution(NamedTuple):
+    """What a run gives. The batch shape *B is (*sweep, seeds, preferences)."""
+
+    params: dict[str, Tensor]
+    """θ by conversion, (*B, d)."""
+    losses: dict[str, Tensor]
+    """f(θ) by conversion, (*B, m)."""
+    diverged: Tensor
+    """Instances that a non-finite loss ended, (*B,); their entries above are NaN."""
+    trajectory: Trajectory | None
+    """If it was asked for."""
+    states: dict[str, Any]
+    """The last state of every conversion, for what it knows besides its output."""
+
+
+class Step(NamedTuple):
+    """What a callback sees of one step of one run."""
+
+    run: str
+    step: int
+    params: Tensor
+    losses: Tensor
+    coefficients: Tensor
+
+
+def solve(
+    problem: Problem,
+    preferences: Tensor | Sequence[Sequence[float]],
+    method: Method | Weighting[Any],
+    *,
+    step_size: Number = 0.02,
+    conversions: Mapping[str, Conversion[Any]] | None = None,
+    sweep: tuple[int, ...] = (),
+    **options: Any,
+) -> Solution:
+    """Solve a problem for many preferences and seeds at once.
+
+    Args:
+        problem: The problem.
+        preferences: Shape (preferences, m).
+        method: A method of the registry, or a weighting.
+        step_size: η of the gradient step.
+        conversions: The outputs wanted, by name. By default the method's own as "solution", or the
+            last iterate for a bare weighting.
+        sweep: See `Run`.
+        **options: See `solve_many`.
+
+    Returns:
+        The solutions, with batch shape (*sweep, seeds, preferences).
+
+    Example:
+        >>> from equipoise import methods, preference
+        >>> from equipoise.problems import VLMOP2
+        >>> found = solve(VLMOP2(), preference.linspace(10), methods()["AdaOMDgd-TCH"], steps=200)
+        >>> found.losses["solution"].shape
+        torch.Size([1, 10, 2])
+    """
+    weighting = method.weighting if isinstance(method, Method) else method
+    if conversions is None:
+        conversions = {"solution": method.conversion if isinstance(method, Method) else Last()}
+    run = Run(weighting, conversions, step_size, sweep)
+    return solve_many(problem, preferences, {"run": run}, **options)["run"]
+
+
+def solve_many(
+    problem: Problem,
+    preferences: Tensor | Sequence[Sequence[float]],
+    runs: Mapping[str, Run],
+    *,
+    seeds: Sequence[int] = (0,),
+    steps: int = 1000,
+    margin: float = 1e-5,
+    trajectory: bool = False,
+    on_nonfinite: Literal["raise", "keep"] = "raise",
+    callback: Callable[[Step], None] | None = None,
+    progress: bool = False,
+    dtype: torch.dtype = torch.float32,
+    device: torch.device | str = "cpu",
+) -> dict[str, Solution]:
+    """Several runs on one problem, stacked: they share every forward and backward pass.
+
+    In every step t = 1..steps the losses at θ⁽ᵗ⁾ are evaluated, the conversions see θ⁽ᵗ⁾ before it
+    moves, and θ⁽ᵗ⁺¹⁾ is projected on the box. Only runs whose weighting needs the Jacobian pay for it.
+
+    Args:
+        problem: The problem.
+        preferences: Shape (preferences, m).
+        runs: The runs by name.
+        seeds: One start per seed and preference, the same for every run.
+        steps: Iterates, at least 1.
+        margin: Iterates are projected on [lower + margin, upper − margin].
+        trajectory: Whether to keep every step's losses and coefficients.
+        on_nonfinite: "raise" stops with a NonFiniteLossError that names problem, run, preference,
+            seed and step; "keep" lets the instance go and marks it in `diverged`.
+        callback: Called after every step of every run.
+        progress: Whether to show a progress bar (needs `equipoise[experiments]`).
+        dtype: Of θ and the losses.
+        device: Where everything lives.
+
+    Returns:
+        The solutions by run.
+    """
+    stack = _Stack(problem, preferences, runs, seeds, steps, margin, dtype, torch.device(device))
+    records: list[tuple[Tensor, Tensor]] = []
+    alive = torch.ones(len(stack.x), dtype=torch.bool, device=stack.x.device)
+    with _steps(steps, problem.name, show=progress) as counter:
+        for step in counter:
+            losses, pull = stack.evaluate()
+            finite = torch.isfinite(losses).all(-1)
+            if on_nonfinite == "keep":
+                alive &= finite
+            elif not bool(finite.all()):
+                raise NonFiniteLossError(stack.blame(losses, finite, step))
+            coefficients = stack.weigh(losses)
+            if trajectory:
+                records.append((losses, coefficients))
+            if callback is not None:
+                stack.report(callback, step, losses, coefficients)
+            if step < steps:
+                stack.move(pull, coefficients)
+    return stack.solutions(alive, records)
+
+
+class _Slice(NamedTuple):
+    """Where a run lives in the stack."""
+
+    start: int
+    stop: int
+    batch: tuple[int, ...]
+
+
+class _Stack:
+    """All instances of all runs as rows of one tensor; those that need the Jacobian come last."""
+
+    def __init__(
+        self,
+        problem: Problem,
+        preferences: Tensor | Sequence[Sequence[float]],
+        runs: Mapping[str, Run],
+        seeds: Sequence[int],
+        steps: int,
+        margin: float,
+        dtype: torch.dtype,
+        device: torch.device,
+    ) -> None:
+        w = preferences_.validate(torch.as_tensor(preferences), problem.m)
+        require(w.ndim == 2, "preferences must have shape (preferences, m)", tuple(w.shape))
+        require(steps >= 1, "steps must be at least 1", steps)
+        require(len(seeds) >= 1, "seeds must hold at least one seed", len(seeds))
+        require(len(runs) >= 1, "runs must hold at least one run", len(runs))
+        require(
+            problem.lower + margin < problem.upper - margin,
+            "bounds must not cross: lower + margin must be below upper - margin",
+            (problem.lower + margin, problem.upper - margin),
+        )
+        for name, run in runs.items():
+            unknown = sorted(run.weighting.needs - STATISTICS)
+            require(not unknown, f"run {name!r} needs a statistic that the solver cannot give", unknown)
+        self.problem, self.seeds = problem, tuple(seeds)
+        self.low, self.high = problem.lower + margin, problem.upper - margin
+        self.runs = dict(sorted(runs.items(), key=lambda item: bool(item[1].weighting.needs)))
+        self.w = w.to(dtype=dtype, device=device)
+
+        start = torch.stack([problem.initial(len(w), seed) for seed in self.seeds]).to(dtype=dtype, device=device)
+        self.slices: dict[str, _Slice] = {}
+        rows, step_sizes, at = [], [], 0
+        for name, run in self.runs.items():
+            batch = (*run.sweep, *start.shape[:-1])
+            x = start.expand(*batch, problem.d).reshape(-1, problem.d)
+            eta = torch.as_tensor(run.step_size, dtype=dtype, device=device).expand(batch)
+            self.slices[name] = _Slice(at, at + len(x), batch)
+            rows.append(x)
+            step_sizes.append(eta.reshape(-1, 1))
+            at += len(x)
+        self.x = torch.cat(rows).clone()
+        self.eta = torch.cat(step_sizes)
+        cheap = [self.slices[name].stop for name, run in self.runs.items() if not run.weighting.needs]
+        self.cheap = max(cheap, default=0)
+        self.states: dict[str, Any] = {}
+        self.records: dict[str, dict[str, Any]] = {}
+        self.jacobian: Tensor | None = None
+
+    def of(self, name: str, tensor: Tensor) -> Tensor:
+        """A run's part of a stacked tensor, in its batch shape."""
+        start, stop, batch = self.slices[name]
+        return tensor[start:stop].reshape(*batch, *tensor.shape[1:])
+
+    def evaluate(self) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
+        """The losses, and the function that turns coefficients into Σ c_i ∇f_i."""
+        parts: list[Tensor] = []
+        pulls: list[Callable[[Tensor], Tensor]] = []
+        self.jacobian = None
+        if self.cheap > 0:
+            losses, pull = _one_backward(self.problem, self.x[: self.cheap])
+            parts.append(losses)
+            pulls.append(pull)
+        if self.cheap < len(self.x):
+            losses, self.jacobian = _jacobian(self.problem, self.x[self.cheap :])
+            parts.append(losses)
+            pulls.append(self._pull_rows)
+        split = [len(part) for part in parts]
+
+        def pull_all(coefficients: Tensor) -> Tensor:
+            return torch.cat([pull(c) for pull, c in zip(pulls, torch.split(coefficients, split), strict=True)])
+
+        return torch.cat(parts), pull_all
+
+    def _pull_rows(self, coefficients: Tensor) -> Tensor:
+        """Σ c_i rows_i, the rows being this step's gradients or those that a weighting tracks."""
+        assert self.jacobian is not None  # noqa: S101
+        rows = self.jacobian
+        for name, run in self.runs.items():
+            tracked = run.weighting.rows(self.states[name])
+            if tracked is not None:
+                start, stop, _ = self.slices[name]
+                rows = rows.clone()
+                rows[start - self.cheap : stop - self.cheap] = tracked.reshape(stop - start, *rows.shape[1:]).to(rows)
+        return (coefficients.unsqueeze(-2) @ rows).squeeze(-2)
+
+    def weigh(self, losses: Tensor) -> Tensor:
+        """Every run's conversions record θ⁽ᵗ⁾, every run's weighting gives its coefficients."""
+        parts = []
+        for name, run in self.runs.items():
+            f, x = self.of(name, losses), self.of(name, self.x)
+            extra = self._statistics(name, run)
+            if name not in self.states:
+                self.states[name] = run.weighting.init(f, **extra)
+                self.records[name] = {key: c.init({"x": x}, f) for key, c in run.conversions.items()}
+            for key, conversion in run.conversions.items():
+                self.records[name][key] = conversion.update({"x": x}, f, self.records[name][key])
+            c, self.states[name] = run.weighting.update(f, self.states[name], self.w, **extra)
+            parts.append(c.reshape(-1, c.shape[-1]))
+        return torch.cat(parts)
+
+    def _statistics(self, name: str, run: Run) -> dict[str, Tensor]:
+        if not run.weighting.needs or self.jacobian is None:
+            return {}
+        start, stop, batch = self.slices[name]
+        rows = self.jacobian[start - self.cheap : stop - self.cheap]
+        rows = rows.reshape(*batch, *rows.shape[1:])
+        given = {"jacobian": lambda: rows, "gramian": lambda: rows @ rows.mT}
+        return {need: given[need]() for need in run.weighting.needs}
+
+    def move(self, pull: Callable[[Tensor], Tensor], coefficients: Tensor) -> None:
+        """θ ← Π(θ − η Σ c_i ∇f_i)."""
+        self.x = torch.clamp(self.x - self.eta * pull(coefficients), self.low, self.high)
+
+    def report(self, callback: Callable[[Step], None], step: int, losses: Tensor, coefficients: Tensor) -> None:
+        """Tell the callback of one step."""
+        for name in self.runs:
+            callback(Step(name, step, *(self.of(name, t) for t in (self.x, losses, coefficients))))
+
+    def blame(self, losses: Tensor, finite: Tensor, step: int) -> str:
+        """Which instance's loss is not finite."""
+        row = int((~finite).to(torch.uint8).argmax())
+        name = next(key for key, part in self.slices.items() if part.start <= row < part.stop)
+        seed, which = divmod((row - self.slices[name].start) % (len(self.seeds) * len(self.w)), len(self.w))
+        objective = int((~torch.isfinite(losses[row])).to(torch.uint8).argmax())
+        return (
+            f"loss must be finite; found {losses[row, objective].item()} for objective {objective} of "
+            f"{self.problem.name}, run {name!r}, preference {which} ({self.w[which].tolist()}), "
+            f"seed {self.seeds[seed]}, step {step}"
+        )
+
+    def solutions(self, alive: Tensor, records: list[tuple[Tensor, Tensor]]) -> dict[str, Solution]:
+        """What every run gives."""
+        result = {}
+        for name, run in self.runs.items():
+            gone = ~self.of(name, alive)
+            params, losses = {}, {}
+            for key, conversion in run.conversions.items():
+                x = conversion.output(self.records[name][key])["x"]
+                params[key] = x.masked_fill(gone.unsqueeze(-1), torch.nan)
+                losses[key] = self.problem.losses(params[key])
+            way = None
+            if records:
+                way = Trajectory(*(torch.stack([self.of(name, pair[k]) for pair in records]) for k in (0, 1)))
+            result[name] = Solution(params, losses, gone, way, self.records[name])
+        return result
+
+
+def _one_backward(problem: Problem, x: Tensor) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
+    x = x.detach().requires_grad_()
+    losses = problem.losses(x)
+    return losses.detach(), lambda c: torch.autograd.grad((c * losses).sum(), x)[0]
+
+
+def _jacobian(problem: Problem, x: Tensor) -> tuple[Tensor, Tensor]:
+    """Losses (n, m) and their gradients (n, m, d), by m backward passes."""
+    x = x.detach().requires_grad_()
+    losses = problem.losses(x)
+    rows = [torch.autograd.grad(losses[:, i].sum(), x, retain_graph=True)[0] for i in range(losses.shape[-1])]
+    return losses.detach(), torch.stack(rows, 1)
+
+
+@contextmanager
+def _steps(steps: int, label: str, *, show: bool) -> Iterator[Iterator[int]]:
+    """1..steps, with a progress bar if asked for."""
+    if not show:
+        yield iter(range(1, steps + 1))
+        return
+    from rich.progress import track  # noqa: PLC0415
+
+    yield iter(track(range(1, steps + 1), description=label))

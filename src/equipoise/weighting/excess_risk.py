@@ -1,0 +1,118 @@
+"""Weights from estimated excess risks (ExcessMTL)."""
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal, NamedTuple
+
+import torch
+from torch import Tensor
+
+from equipoise.errors import require
+from equipoise.simplex import Entropic, Number, per_instance
+from equipoise.weighting.protocol import Weighting, observe, working_dtype
+from equipoise.weighting.reweighted import check_jacobian, row_dtype, weigh_jacobian
+
+_DAMPING = 1e-7
+_BASELINE_FLOOR = 1e-12
+
+
+class ExcessRiskState(NamedTuple):
+    """The weights, and what the excess risks are estimated from."""
+
+    log_weights: Tensor
+    """log λ, (*B, m)."""
+    squares: Tensor
+    """S, the sum of squared gradients, (*B, m, d)."""
+    baseline: Tensor
+    """e⁽⁰⁾, the first positive estimate of each objective, 0 before it, (*B, m)."""
+
+
+@dataclass(frozen=True)
+class ExcessRisk(Weighting[ExcessRiskState]):
+    r"""ExcessMTL (He et al. 2024): exponentiated gradient on estimated excess risks f_i − min f_i.
+
+    The estimate is a Taylor expansion with the AdaGrad diagonal as curvature: with g_i = ∇f_i,
+
+        S_i ← S_i + g_i²,   e_i = Σ_k g_ik²/√(S_ik + 10⁻⁷),   λ_i ∝ λ_i exp(η w_i e_i/e_i⁽⁰⁾),   c = λ∘w,
+
+    λ uniform at first. The first step sets e⁽⁰⁾ and leaves λ as it is; an objective without a gradient
+    sets its own when it has one.
+
+    It is a first-order quantity. For a constant gradient e falls as 1/√t although nothing is learned, and
+    where a non-convex objective is flat e vanishes, so that the method need not find the Tchebycheff point.
+
+    Attributes:
+        step_size: η ≥ 0.
+        order: "alternating": the θ-step uses the new λ, as the method's authors have it;
+            "simultaneous": the old one.
+        weigh: Where w enters λ. "excess" as above; "gradients": g_i = w_i ∇f_i and the exponent
+            η e_i/e_i⁽⁰⁾, in which w then all but cancels; the paper's synthetic table has that.
+    """
+
+    needs: ClassVar[frozenset[str]] = frozenset({"jacobian"})
+
+    step_size: Number = 1.0
+    order: Literal["alternating", "simultaneous"] = "alternating"
+    weigh: Literal["excess", "gradients"] = "excess"
+
+    def __post_init__(self) -> None:
+        eta = torch.as_tensor(self.step_size)
+        require(
+            bool(((eta >= 0) & torch.isfinite(eta)).all()),
+            "step_size must be non-negative and finite",
+            self.step_size,
+        )
+        orders = {"simultaneous", "alternating"}
+        require(self.order in orders, 'order must be "simultaneous" or "alternating"', self.order)
+        require(self.weigh in {"excess", "gradients"}, 'weigh must be "excess" or "gradients"', self.weigh)
+
+    def init(self, losses: Tensor, *, jacobian: Tensor, **extra: Tensor) -> ExcessRiskState:  # type: ignore[override]  # noqa: ARG002
+        """λ uniform, S = 0."""
+        check_jacobian(jacobian, losses)
+        zeros = torch.zeros(losses.shape, dtype=working_dtype(losses), device=losses.device)
+        squares = torch.zeros(jacobian.shape, dtype=row_dtype(jacobian), device=losses.device)
+        return ExcessRiskState(Entropic().start(zeros), squares, zeros)
+
+    def update(  # type: ignore[override]
+        self,
+        losses: Tensor,
+        state: ExcessRiskState,
+        preference: Tensor,
+        *,
+        jacobian: Tensor,
+        mask: Tensor | None = None,
+        inclusion: Tensor | None = None,
+        **extra: Tensor,  # noqa: ARG002
+    ) -> tuple[Tensor, ExcessRiskState]:
+        """Coefficients λ∘w, shape (*B, m)."""
+        require(
+            state.squares.shape == jacobian.shape and state.log_weights.shape == losses.shape,
+            f"state must be of losses of shape {tuple(losses.shape)} and a jacobian of {tuple(jacobian.shape)}",
+            tuple(state.squares.shape),
+        )
+        seen = observe(losses, preference, 0.0, mask, inclusion)
+        weight = seen.weight if inclusion is None else observe(losses, preference, 0.0, mask).weight
+        by_excess = self.weigh == "excess"
+        power = weigh_jacobian(jacobian, (weight > 0) if by_excess else weight).square()
+        squares = state.squares + power
+        excess = (power / (squares + _DAMPING).sqrt()).sum(-1, dtype=state.baseline.dtype)
+        valid = seen.valid & torch.isfinite(excess.sum(-1, keepdim=True))
+
+        baseline = torch.where(state.baseline > 0, state.baseline, excess)
+        floor = (_BASELINE_FLOOR * baseline.amax(-1, keepdim=True)).clamp_min(torch.finfo(baseline.dtype).tiny)
+        relative = excess / torch.maximum(baseline, floor)
+        gain = relative * (seen.weight if by_excess else torch.where(weight > 0, seen.weight / weight, 0.0))
+        started = (state.baseline > 0).any(-1, keepdim=True)
+        gain = torch.where(valid & started, gain, 0.0)
+        log_weights = Entropic().step(state.log_weights, gain, per_instance(self.step_size, gain))
+
+        new = ExcessRiskState(
+            torch.where(valid, log_weights, state.log_weights),
+            torch.where(valid.unsqueeze(-1), squares, state.squares),
+            torch.where(valid, baseline, state.baseline),
+        )
+        used = new if self.order == "alternating" else state
+        return (used.log_weights.exp() * seen.weight).to(losses.dtype), new
+
+    def weights(self, state: ExcessRiskState) -> Tensor:
+        """λ, shape (*B, m)."""
+        return state.log_weights.exp()

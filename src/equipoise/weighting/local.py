@@ -1,0 +1,80 @@
+"""What the weightings on gradients share: one step restricted to the objectives that are present."""
+
+from typing import Literal, NamedTuple
+
+import torch
+from torch import Tensor
+
+from equipoise.batch import fit
+from equipoise.weighting.protocol import Ideal, observe
+from equipoise.weighting.reweighted import weigh_gramian
+
+__all__ = ["Local", "Target", "observe_local", "ray"]
+
+Target = Literal["inverse", "direct"]
+"""Where a preference points: f ∝ 1/w, as for Tchebycheff scalarization, or f ∝ w."""
+
+
+class Local(NamedTuple):
+    """What a weighting on gradients sees of one step: finite throughout, and 0 where absent."""
+
+    losses: Tensor
+    """f − z, (*B, m)."""
+    weight: Tensor
+    """w, (*B, m)."""
+    gramian: Tensor
+    """K = JJᵀ, (*B, m, m)."""
+    present: Tensor
+    """Which objectives take part, (*B, m); never none."""
+    valid: Tensor
+    """Whether the above were observed; made up where a value was not finite or no objective present. (*B, 1)."""
+    scale: Tensor
+    """1/π, by which losses and gradients are multiplied, (*B, m)."""
+
+    def coefficients(self, c: Tensor, losses: Tensor) -> Tensor:
+        """What `update` returns for the solution c (*B, m)."""
+        return torch.where(self.valid, c * self.scale, 0.0).to(losses.dtype)
+
+
+def observe_local(
+    losses: Tensor,
+    preference: Tensor,
+    ideal: Ideal,
+    *,
+    gramian: Tensor,
+    mask: Tensor | None,
+    inclusion: Tensor | None,
+) -> Local:
+    """Check the arguments of `update` and restrict them to the objectives that are present."""
+    seen = observe(losses, preference, 0.0, mask)
+    w = seen.weight
+    present = torch.ones_like(w, dtype=torch.bool) if seen.present is None else seen.present
+    scale = present.to(w) if inclusion is None else present / fit("inclusion", inclusion, losses).to(w)
+    K = weigh_gramian(gramian, scale)
+    values = losses.detach().to(w) - fit("ideal", torch.as_tensor(ideal, dtype=w.dtype, device=w.device), losses)
+    values = torch.where(present, scale * values, 0.0)
+    valid = seen.valid & torch.isfinite(K.sum((-2, -1))).unsqueeze(-1) & present.any(-1, keepdim=True)
+    unit = torch.eye(K.shape[-1], dtype=K.dtype, device=K.device)
+    return Local(
+        torch.where(valid, values, 1.0),
+        torch.where(valid, w, 1.0),
+        torch.where(valid.unsqueeze(-1), K, unit),
+        present | ~valid,
+        valid,
+        scale,
+    )
+
+
+def ray(weight: Tensor, target: Target, present: Tensor) -> Tensor:
+    """The unit vector along which a preference w wants the losses, 0 where absent, shape (*B, m).
+
+    For "inverse" that is 1/w, scaled by the smallest w: a zero in w gives the axis, not an infinite ray.
+    """
+    if target == "direct":
+        along = weight
+    else:
+        least = torch.where(present, weight, torch.inf).amin(-1, keepdim=True)
+        along = torch.where(weight == least, 1.0, least / torch.where(weight == 0, 1.0, weight))
+    along = torch.where(present, along, 0.0)
+    length: Tensor = torch.linalg.vector_norm(along, dim=-1, keepdim=True)
+    return along / torch.where(length > 0, length, 1.0)

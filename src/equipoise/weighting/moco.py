@@ -1,0 +1,141 @@
+"""Multi-objective gradient correction (MoCo)."""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from equipoise.errors import require
+from equipoise.simplex import Euclidean, Number, per_instance
+from equipoise.weighting.protocol import Weighting, observe, working_dtype
+from equipoise.weighting.reweighted import check_jacobian, row_dtype, weigh_gramian, weigh_jacobian
+
+
+class MoCoState(NamedTuple):
+    """The weights, and the gradients as they are tracked."""
+
+    dual: Tensor
+    """λ, (*B, m)."""
+    tracked: Tensor
+    """Y, (*B, m, d); (*B, m, 0) where nothing is tracked."""
+    step: Tensor
+    """Steps taken, (*B, 1)."""
+
+
+@dataclass(frozen=True)
+class MoCo(Weighting[MoCoState]):
+    r"""MoCo (Fernando et al. 2023): averaged gradients, and one step a time towards the min-norm weights.
+
+    With G⁽ᵏ⁾ the Jacobian at step k = 1, 2, … and K_w = (w wᵀ)∘YYᵀ the Gramian of the weighted objectives w∘f,
+
+        Y ← Y + β_k (G⁽ᵏ⁾ − Y),   λ ← Π(λ − γ_k (K_w + ρI) λ),   θ ← θ − η Σ λ_i w_i Y_i
+
+    in this order, each with what the one before it gave; Y = 0 and λ uniform at first. Averaging takes
+    the bias out of weights that mini-batch gradients determine. λ is stable for γ(‖K_w‖ + ρ) < 2.
+
+    The tracked rows Y are those of f, not of w∘f; c = λ∘w multiplies them.
+
+    Attributes:
+        step_size: γ > 0, the step of λ.
+        tracking: β in (0, 1]. 1 with no decay keeps no gradients and needs the Gramian only.
+        regularization: ρ ≥ 0.
+        step_decay: s ≥ 0 in γ_k = γ/kˢ; the theory has 1/2.
+        tracking_decay: Likewise for β_k.
+    """
+
+    step_size: Number = 1.0
+    tracking: Number = 1.0
+    regularization: Number = 0.01
+    step_decay: float = 0.0
+    tracking_decay: float = 0.0
+
+    def __post_init__(self) -> None:
+        gamma, beta, rho = (torch.as_tensor(x) for x in (self.step_size, self.tracking, self.regularization))
+        require(bool(((gamma > 0) & gamma.isfinite()).all()), "step_size must be positive and finite", self.step_size)
+        require(bool(((beta > 0) & (beta <= 1)).all()), "tracking must lie in (0, 1]", self.tracking)
+        require(
+            bool(((rho >= 0) & rho.isfinite()).all()),
+            "regularization must be non-negative and finite",
+            self.regularization,
+        )
+        require(self.step_decay >= 0, "step_decay must be non-negative", self.step_decay)
+        require(self.tracking_decay >= 0, "tracking_decay must be non-negative", self.tracking_decay)
+
+    @property
+    def tracks(self) -> bool:
+        """Whether gradients are averaged over steps."""
+        return self.tracking_decay > 0 or isinstance(self.tracking, Tensor) or self.tracking < 1
+
+    @property
+    def needs(self) -> frozenset[str]:  # type: ignore[override]
+        """The Jacobian where it is tracked, else the Gramian."""
+        return frozenset({"jacobian" if self.tracks else "gramian"})
+
+    def init(self, losses: Tensor, *, jacobian: Tensor | None = None, **extra: Tensor) -> MoCoState:  # noqa: ARG002
+        """λ uniform, Y = 0."""
+        dual = torch.full(losses.shape, 1.0 / losses.shape[-1], dtype=working_dtype(losses), device=losses.device)
+        tracked = torch.empty((*losses.shape, 0), device=losses.device)
+        if self.tracks:
+            jacobian = _given("jacobian", jacobian)
+            check_jacobian(jacobian, losses)
+            tracked = torch.zeros(jacobian.shape, dtype=row_dtype(jacobian), device=losses.device)
+        return MoCoState(dual, tracked, torch.zeros_like(dual[..., :1]))
+
+    def update(
+        self,
+        losses: Tensor,
+        state: MoCoState,
+        preference: Tensor,
+        *,
+        mask: Tensor | None = None,
+        inclusion: Tensor | None = None,
+        gramian: Tensor | None = None,
+        jacobian: Tensor | None = None,
+        **extra: Tensor,  # noqa: ARG002
+    ) -> tuple[Tensor, MoCoState]:
+        """Coefficients λ∘w for the rows of `rows`, shape (*B, m), λ being the moved one."""
+        require(
+            state.dual.shape == losses.shape,
+            f"state must be of losses of shape {tuple(losses.shape)}",
+            tuple(state.dual.shape),
+        )
+        seen = observe(losses, preference, 0.0, mask, inclusion)
+        present, step, tracked = seen.weight > 0, state.step + 1.0, state.tracked
+        if self.tracks:
+            tracked = self._track(state, weigh_jacobian(_given("jacobian", jacobian), present), present, step)
+            gramian = tracked @ tracked.mT
+        K = weigh_gramian(_given("gramian", gramian), seen.weight)
+        valid = seen.valid & torch.isfinite(K.sum((-2, -1))).unsqueeze(-1)
+        pull = (K @ state.dual.unsqueeze(-1)).squeeze(-1)
+        push = torch.where(valid & present, pull + per_instance(self.regularization, pull) * state.dual, 0.0)
+        gamma = per_instance(self.step_size, push) / step**self.step_decay
+        dual = torch.where(valid, Euclidean().step(state.dual, -push, gamma), state.dual)
+        if self.tracks:
+            tracked = torch.where(valid.unsqueeze(-1), tracked, state.tracked)
+        new = MoCoState(dual, tracked, torch.where(valid, step, state.step))
+        return (dual * seen.weight).to(losses.dtype), new
+
+    def weights(self, state: MoCoState) -> Tensor:
+        """λ, shape (*B, m)."""
+        return state.dual
+
+    def rows(self, state: MoCoState) -> Tensor | None:
+        """Y where gradients are tracked, shape (*B, m, d)."""
+        return state.tracked if self.tracks else None
+
+    def _track(self, state: MoCoState, rows: Tensor, present: Tensor, step: Tensor) -> Tensor:
+        """Y moved towards this step's rows; an absent objective keeps its own."""
+        require(
+            rows.shape == state.tracked.shape,
+            f"jacobian must have the shape {tuple(state.tracked.shape)} that the state was made for",
+            tuple(rows.shape),
+        )
+        beta = torch.where(present, per_instance(self.tracking, step) / step**self.tracking_decay, 0.0)
+        return torch.lerp(state.tracked, rows.to(state.tracked), beta.unsqueeze(-1).to(state.tracked))
+
+
+def _given(name: str, value: Tensor | None) -> Tensor:
+    if value is None:
+        raise TypeError(f"MoCo with these settings needs the keyword argument {name!r}")
+    return value

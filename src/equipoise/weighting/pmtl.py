@@ -1,0 +1,142 @@
+"""Pareto multi-task learning (PMTL)."""
+
+from dataclasses import dataclass
+from typing import ClassVar, NamedTuple
+
+import torch
+from torch import Tensor
+
+from equipoise import preference as preferences
+from equipoise.errors import require
+from equipoise.minnorm import min_norm
+from equipoise.weighting.local import Local, Target, observe_local, ray
+from equipoise.weighting.protocol import Ideal, Weighting
+
+
+class PMTLState(NamedTuple):
+    """Which of the two phases a run is in."""
+
+    step: Tensor
+    """Steps taken, (*B, 1)."""
+    arrived: Tensor
+    """Whether the first phase ended because the cone was reached, (*B, 1)."""
+
+
+@dataclass(frozen=True)
+class PMTL(Weighting[PMTLState]):
+    r"""PMTL (Lin et al. 2019): reach the cone of one's own preference, then descend without leaving it.
+
+    A set of preferences gives unit vectors u_j; the cone of a run with the vector u is where u·f is the
+    largest of all u_j·f. Those j with (u_j − u)·f > 0 are active. With the rows (u_j − u)ᵀJ of the active ones,
+
+        first phase:  β the min-norm point of these rows, c = Σ β_j (u_j − u), and c = 0 inside the cone;
+        second phase:  α the min-norm point of these rows and those of J, c = α_{1..m} + Σ α_j (u_j − u).
+
+    Entries of c may be negative. A run ends anywhere on the front inside its cone: the more references,
+    the narrower the cones.
+
+    Attributes:
+        references: The set of preferences, each a tuple of m numbers. A run's own preference, which it
+            gets in `update`, may be among them or not.
+        phase_steps: The longest that the first phase may take. A run that has not reached its cone by then
+            often never does.
+        wait: Whether the second phase begins after exactly `phase_steps` steps, as published; if not, it
+            begins inside the cone.
+        rescale: Whether c is multiplied by m/Σ|c_i|, as the released code for networks does.
+        target: "inverse": u ∝ 1/w, as for Tchebycheff; "direct": u ∝ w.
+        ideal: The ideal point z, where the cones begin; f − z should be positive.
+    """
+
+    references: tuple[tuple[float, ...], ...]
+    phase_steps: int = 200
+    wait: bool = False
+    rescale: bool = False
+    target: Target = "inverse"
+    ideal: Ideal = 0.0
+
+    needs: ClassVar[frozenset[str]] = frozenset({"gramian"})
+    traceable: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        require(len(self.references) >= 1, "references must have at least one preference", self.references)
+        lengths = sorted({len(w) for w in self.references})
+        require(len(lengths) == 1, "references must all have the same number of entries", lengths)
+        preferences.validate(torch.tensor(self.references, dtype=torch.float64))
+        require(self.phase_steps >= 0, "phase_steps must be non-negative", self.phase_steps)
+        require(self.target in {"inverse", "direct"}, 'target must be "inverse" or "direct"', self.target)
+
+    def init(self, losses: Tensor, **extra: Tensor) -> PMTLState:  # noqa: ARG002
+        """Before the first phase."""
+        step = torch.zeros((*losses.shape[:-1], 1), dtype=torch.int64, device=losses.device)
+        return PMTLState(step, torch.zeros_like(step, dtype=torch.bool))
+
+    def update(  # type: ignore[override]
+        self,
+        losses: Tensor,
+        state: PMTLState,
+        preference: Tensor,
+        *,
+        gramian: Tensor,
+        mask: Tensor | None = None,
+        inclusion: Tensor | None = None,
+        **extra: Tensor,  # noqa: ARG002
+    ) -> tuple[Tensor, PMTLState]:
+        """Coefficients c, shape (*B, m)."""
+        m = losses.shape[-1]
+        require(len(self.references[0]) == m, f"references must have {m} entries each", len(self.references[0]))
+        require(
+            state.step.shape == (*losses.shape[:-1], 1),
+            f"state must be of losses of shape {tuple(losses.shape)}",
+            tuple(state.step.shape),
+        )
+        seen = observe_local(losses, preference, self.ideal, gramian=gramian, mask=mask, inclusion=inclusion)
+        apart = self._apart(seen)
+        active = (apart @ seen.losses.unsqueeze(-1)).squeeze(-1) > 0
+        searching = ~state.arrived & (state.step < self.phase_steps)
+        arrived = state.arrived
+        if not self.wait:
+            arrived = arrived | (searching & ~active.any(-1, keepdim=True))
+            searching = searching & ~arrived
+        unit = torch.eye(m, dtype=apart.dtype, device=apart.device).expand(*losses.shape, m)
+        A = torch.cat((unit, apart), -2)
+        rows = torch.cat((seen.present & ~searching, active), -1)
+        plane = m == 2 and bool((seen.losses > 0).all())
+        alpha = (_on_pairs if plane else min_norm)(A @ seen.gramian @ A.mT, rows).to(A)
+        c = (alpha.unsqueeze(-2) @ A).squeeze(-2)
+        if self.rescale:
+            total = c.abs().sum(-1, keepdim=True)
+            c = c * seen.present.sum(-1, keepdim=True) / torch.where(total > 0, total, 1.0)
+        new = PMTLState(state.step + seen.valid, torch.where(seen.valid, arrived, state.arrived))
+        return seen.coefficients(c, losses), new
+
+    def _apart(self, seen: Local) -> Tensor:
+        """u_j − u for every reference, (*B, references, m), exactly 0 for the run's own preference."""
+        references = torch.tensor(self.references, dtype=seen.weight.dtype, device=seen.weight.device)
+        present = seen.present.unsqueeze(-2)
+        u = ray(seen.weight, self.target, seen.present).unsqueeze(-2)
+        apart = ray(torch.where(present, references, 0.0), self.target, present) - u
+        # The preference may have come in another dtype: a difference of its rounding is none.
+        return torch.where(apart.abs().amax(-1, keepdim=True) > _SAME, apart, 0.0)
+
+
+_SAME = 1e-6
+"""Unit vectors this close are those of one preference."""
+
+
+def _on_pairs(gramian: Tensor, mask: Tensor) -> Tensor:
+    """As `min_norm`, for rows in the plane that all point to one side: the best point of all segments.
+
+    Every row A_i of PMTL has A_i·f > 0 where f > 0, so 0 is never inside the hull of the A_i, and the
+    min-norm point lies on an edge. In closed form this takes half the time of the active set.
+    """
+    n = gramian.shape[-1]
+    i, j = torch.triu_indices(n, n, device=gramian.device)
+    a, b, x = gramian[..., i, i], gramian[..., j, j], gramian[..., i, j]
+    apart = a + b - 2 * x
+    s = torch.where(apart > 0, (b - x) / torch.where(apart > 0, apart, 1.0), 0.5).clamp(0.0, 1.0)
+    norm = s.square() * a + 2 * s * (1 - s) * x + (1 - s).square() * b
+    best = torch.where(mask[..., i] & mask[..., j], norm, torch.inf).argmin(-1, keepdim=True)
+    share = s.gather(-1, best)
+    at, shares = torch.cat((i[best], j[best]), -1), torch.cat((share, 1 - share), -1)
+    alpha = torch.zeros_like(gramian[..., 0]).scatter_add(-1, at, shares)
+    return torch.where(mask.any(-1, keepdim=True), alpha, 0.0)

@@ -1,0 +1,100 @@
+"""The gradients of the weighted objectives w∘f, and the wrapper that hands them to any weighting."""
+
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+import torch
+from torch import Tensor
+
+from equipoise.errors import require
+from equipoise.weighting.protocol import Weighting, observe
+
+__all__ = ["Reweighted", "weigh_gramian", "weigh_jacobian"]
+
+S = TypeVar("S")
+
+
+def weigh_gramian(gramian: Tensor, weight: Tensor) -> Tensor:
+    """The Gramian of w∘f, that is (w wᵀ)∘K: K (*B, m, m), w (*B, m). Rows and columns with w = 0 are 0."""
+    shape = (*weight.shape, weight.shape[-1])
+    require(gramian.shape == shape, f"gramian must have shape (*B, m, m) = {shape}", tuple(gramian.shape))
+    scale = weight.unsqueeze(-1) * weight.unsqueeze(-2)
+    return (scale * gramian.detach().to(weight)).masked_fill(scale == 0, 0.0)
+
+
+def weigh_jacobian(jacobian: Tensor, weight: Tensor) -> Tensor:
+    """The Jacobian of w∘f, in at least float32: J (*B, m, d), w (*B, m). Rows with w = 0 are 0."""
+    check_jacobian(jacobian, weight)
+    rows = jacobian.detach().to(row_dtype(jacobian))
+    scale = weight.unsqueeze(-1).to(rows)
+    return (scale * rows).masked_fill(scale == 0, 0.0)
+
+
+def check_jacobian(jacobian: Tensor, like: Tensor) -> None:
+    """Raise ValueError unless there is one row for each entry of `like` (*B, m)."""
+    require(
+        jacobian.ndim == like.ndim + 1 and jacobian.shape[:-1] == like.shape,
+        f"jacobian must have shape (*B, m, d) with (*B, m) = {tuple(like.shape)}",
+        tuple(jacobian.shape),
+    )
+
+
+def row_dtype(jacobian: Tensor) -> torch.dtype:
+    """The dtype that sums of gradients are kept in."""
+    return torch.promote_types(jacobian.dtype, torch.float32)
+
+
+@dataclass(frozen=True)
+class Reweighted(Weighting[S], Generic[S]):
+    r"""The inner weighting sees the gradients of w∘f instead of those of f; its losses stay f.
+
+    For methods that were published on the Jacobian of the weighted objectives: gramian becomes
+    (w wᵀ)∘gramian, jacobian w∘jacobian. The step is Σ a_i w_i ∇f_i with a the inner coefficients,
+    that is c = a∘w; or, with `coefficients=False`, Σ a_i ∇f_i.
+
+    Attributes:
+        inner: The weighting that sees the weighted gradients.
+        coefficients: Whether the inner coefficients are multiplied by w. Leave them for an inner
+            weighting that returns its own `rows`: those hold w already.
+    """
+
+    inner: Weighting[S]
+    coefficients: bool = True
+
+    @property
+    def needs(self) -> frozenset[str]:  # type: ignore[override]
+        """What the inner weighting needs."""
+        return self.inner.needs
+
+    @property
+    def traceable(self) -> bool:  # type: ignore[override]
+        """Whether the inner weighting is."""
+        return self.inner.traceable
+
+    def init(self, losses: Tensor, **extra: Tensor) -> S:
+        """The state of the inner weighting."""
+        return self.inner.init(losses, **extra)
+
+    def update(
+        self,
+        losses: Tensor,
+        state: S,
+        preference: Tensor,
+        *,
+        mask: Tensor | None = None,
+        **extra: Any,
+    ) -> tuple[Tensor, S]:
+        """Coefficients a∘w or a, shape (*B, m)."""
+        weight = observe(losses, preference, 0.0, mask).weight
+        if "gramian" in extra:
+            extra["gramian"] = weigh_gramian(extra["gramian"], weight)
+        if "jacobian" in extra:
+            extra["jacobian"] = weigh_jacobian(extra["jacobian"], weight)
+        inner, state = self.inner.update(losses, state, preference, mask=mask, **extra)
+        if not self.coefficients:
+            return inner, state
+        return (inner.to(weight) * weight).to(losses.dtype), state
+
+    def rows(self, state: S) -> Tensor | None:
+        """Those of the inner weighting."""
+        return self.inner.rows(state)

@@ -1,0 +1,78 @@
+"""The command line as a user types it."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+from typer.testing import CliRunner
+
+import equipoise as eq
+from equipoise.cli import app, nearest
+
+runner = CliRunner()
+
+
+def run(*arguments, code=0):
+    result = runner.invoke(app, list(arguments), env={"COLUMNS": "250"})
+    assert result.exit_code == code, result.output
+    return result.output
+
+
+def test_lists_every_method_and_problem():
+    output = run("methods")
+    assert all(name in output for name in eq.methods())
+    assert "VLMOP2" in run("problems")
+
+
+def test_solve_writes_what_it_found(tmp_path):
+    output = run(
+        "solve", "vlmop2", "--method", "adaomdgd-tch", "--preferences", "3", "--seeds", "0,19", "--steps", "20",
+        "--json", str(tmp_path / "out.json"), "--plot", str(tmp_path / "front.png"),
+    )  # fmt: skip
+    assert "hypervolume" in output
+    record = json.loads((tmp_path / "out.json").read_text())
+    assert record["method"] == "AdaOMDgd-TCH"
+    assert record["seeds"] == [0, 19]
+    assert len(record["losses"]) == 2
+    assert len(record["losses"][0]) == 3
+    assert (tmp_path / "front.png").read_bytes()[:4] == b"\x89PNG"
+    assert [path.name for path in tmp_path.iterdir() if path.suffix == ".part"] == []
+
+
+def test_lists_what_can_be_reproduced():
+    output = run("reproduce", "--list")
+    assert "table-hv" in output
+    assert "tab:hv" in output
+    assert "fig-middle-ground" in output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("solve", "VLMOP3"), "problem must be a known name; found 'VLMOP3'; nearest: VLMOP2"),
+        (("solve", "F1", "--method", "AdaOMD"), "nearest: AdaOMDgd-TCH"),
+        (("solve", "F1", "--seeds", "0;1"), "seeds must be whole numbers separated by commas; found '0;1'"),
+        (("solve", "F1", "--steps", "0"), "steps must be at least 1; found 0"),
+        (("solve", "F1", "--preferences", "1"), "n must be at least 2; found 1"),
+        (("reproduce", "table-hw"), "nearest: table-hv"),
+        (("reproduce", "table-hv", "--preset", "texts"), "preset must be one of published, text; found 'texts'"),
+        (("reproduce", "table-hv", "--workers", "0"), "workers must be at least 1; found 0"),
+    ],
+)
+def test_bad_input_says_what_is_wrong(arguments, message):
+    result = runner.invoke(app, list(arguments))
+    assert isinstance(result.exception, ValueError)
+    assert message in str(result.exception)
+
+
+def test_bad_input_ends_with_a_message_and_not_with_a_traceback():
+    command = [sys.executable, "-m", "equipoise", "solve", "VLMOP9"]
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert result.returncode == 2
+    assert "error: problem must be a known name" in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+def test_names_are_found_whatever_their_case():
+    assert nearest("method", "ls", ["LS", "TCH"]) == "LS"

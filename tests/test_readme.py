@@ -1,0 +1,50 @@
+"""Every Python block of the README and of the docs runs, and says what it claims."""
+
+import re
+from pathlib import Path
+
+import pytest
+import torch
+
+ROOT = Path(__file__).parent.parent
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+
+
+def blocks():
+    for page in PAGES:
+        for number, code in enumerate(re.findall(r"^```python\n(.*?)^```", page.read_text(), re.DOTALL | re.MULTILINE)):
+            yield pytest.param(code, id=f"{page.name}-{number}")
+
+
+@pytest.mark.parametrize("code", list(blocks()))
+def test_block_runs(code):
+    exec(compile(code, "block", "exec"), {"__name__": "block"})  # noqa: S102
+
+
+def test_the_loop_of_the_readme_meets_its_preference():
+    code = re.findall(r"^```python\n(.*?)^```", (ROOT / "README.md").read_text(), re.DOTALL | re.MULTILINE)[0]
+    names: dict[str, object] = {}
+    exec(compile(code, "block", "exec"), names)  # noqa: S102
+    preference, losses = names["preference"], names["losses"]
+    assert isinstance(preference, torch.Tensor)
+    assert isinstance(losses, torch.Tensor)
+    weighted = preference * losses
+    assert float(weighted.max() / weighted.min()) < 1.02
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda path: path.name)
+def test_links_to_files_lead_somewhere(page):
+    for target in re.findall(r"\]\((?!https?:|#)([^)#]+)", page.read_text()):
+        assert (page.parent / target).exists(), target
+
+
+def test_the_recipe_for_a_method_works():
+    """The file of CONTRIBUTING's recipe is a weighting that obeys its own formula."""
+    text = (ROOT / "CONTRIBUTING.md").read_text()
+    code = re.findall(r"^    ```python\n(.*?)^    ```", text, re.DOTALL | re.MULTILINE)[0]
+    names: dict[str, object] = {"__name__": "recipe"}
+    exec(compile(re.sub(r"^    ", "", code, flags=re.MULTILINE), "recipe", "exec"), names)  # noqa: S102
+    weighting = names["WorstTwo"]()  # type: ignore[operator]
+    losses, w = torch.tensor([3.0, 1.0, 2.0]), torch.tensor([0.2, 0.5, 0.3])
+    coefficients, _ = weighting.update(losses, weighting.init(losses), w)
+    torch.testing.assert_close(coefficients, torch.tensor([0.1, 0.0, 0.15]))
