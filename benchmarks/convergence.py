@@ -17,7 +17,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from functools import cached_property, partial
+from functools import partial
 from itertools import groupby
 from pathlib import Path
 from typing import Any, Literal
@@ -28,9 +28,10 @@ import numpy as np
 import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 from torch import Tensor
 
-from equipoise import OMD, Adaptive, Average, Conversion, Entropic, Euclidean, PNorm
+from equipoise import OMD, Adaptive, Average, Conversion, Entropic, Euclidean, Last, PNorm
 from equipoise.problems import Planted
 from equipoise.simplex import Mirror, Number
 from equipoise.theory import Geometry, Guarantee, best_p, sample_objectives
@@ -39,7 +40,7 @@ SLOPE = -0.45
 """The check: the gap falls at least like T^SLOPE, where the theorems say T^(-1/2)."""
 FIT_FROM = 100
 """The slope is fitted from this T on; before it the runs are still on their way from the corner."""
-DIMENSION, NOISE = 5, 0.5
+DIMENSION, NOISE = 4, 1.0
 CURVATURES = {"affine": 0.0, "curved": 0.02, "bowl": 0.3, "needle": 0.0}
 NAMES: dict[Geometry, str] = {"pgd": "PGD", "eg": "EG", "pnorm": "p-norm"}
 
@@ -123,7 +124,7 @@ class Arm:
         if not self.adaptive and self.optimism == 0.0:
             return theorem.expectation(T) if self.scale in {1.0, 0.0, -1.0} else math.nan
         # The corollary of section 7 of docs/theory.md: regret/T of λ, and what the noise adds.
-        noise = theorem.U * math.sqrt(8.0 * math.log(problem.m) / T)
+        noise = theorem.U * math.sqrt(8.0 * math.log(problem.m) / T) if problem.noise > 0 else 0.0
         return theorem.theta.regret(theorem.L, T) + self._regret(theorem, T) / T + noise
 
     def _regret(self, theorem: Guarantee, T: int) -> float:
@@ -173,6 +174,7 @@ Output = Callable[[Number], Conversion[Any]]
 
 AVERAGE: dict[str, Output] = {"average": Average}
 BOTH: dict[str, Output] = {"average": Average, "adaptive": partial(Adaptive, capacity=8)}
+AND_LAST: dict[str, Output] = {"average": Average, "last": lambda _: Last()}
 _WIDE = 50  # from this m on the arithmetic, not the call, is what a step costs
 
 
@@ -255,9 +257,7 @@ def _players(
     return play
 
 
-def _presence(
-    m: int, arms: Sequence[Arm], batch: tuple[int, ...], generator: torch.Generator
-) -> dict[str, Tensor]:
+def _presence(m: int, arms: Sequence[Arm], batch: tuple[int, ...], generator: torch.Generator) -> dict[str, Tensor]:
     """Mask and inclusion probabilities, if some arm does not look at all objectives."""
     single = torch.tensor([arm.sampling == "single" for arm in arms]).reshape(-1, 1, 1, 1)
     if not bool(single.any()):
@@ -280,7 +280,7 @@ class Curve:
         label: What was run.
         horizons: T.
         gaps: Mean gap over the seeds, in units of the optimal value.
-        spread: Standard error of that mean.
+        errors: Standard errors of these means.
         bounds: Bound on its expectation, in the same unit.
         must: "pass" and "fail" the check; "bound": keep below the bound, at any slope.
     """
@@ -290,7 +290,7 @@ class Curve:
     label: str
     horizons: tuple[int, ...]
     gaps: tuple[float, ...]
-    spread: tuple[float, ...]
+    errors: tuple[float, ...]
     bounds: tuple[float, ...]
     must: Must = "pass"
 
@@ -326,29 +326,24 @@ class Curve:
 
 def curves(
     problem: Planted, family: str, arms: Mapping[str, Arm], horizons: Sequence[int], must: Must = "pass", **options: Any
-) -> list[Curve]:
+) -> Iterator[Curve]:
     """Run arms and pair every gap with its bound; `options` go to `measure`."""
     measured = measure(problem, list(arms.values()), horizons, **options)
-    found = []
     for a, (label, arm) in enumerate(arms.items()):
-        bounds = tuple(arm.bound(problem, T) / problem.value for T in horizons)
         for output, gaps in measured.items():
+            proved = output != "last"
+            bounds = tuple(arm.bound(problem, T) / problem.value if proved else math.nan for T in horizons)
             mean, error = gaps[a].mean(-1), gaps[a].std(-1, correction=0) / gaps.shape[-1] ** 0.5
-            name = label if output == "average" else f"{label}, {output}"
-            expected: Must = "fail" if arm.scale <= 0 else "none" if math.isnan(bounds[0]) else must
-            found.append(
-                Curve(
-                    family,
-                    problem.m,
-                    name,
-                    tuple(horizons),
-                    tuple(mean.tolist()),
-                    tuple(error.tolist()),
-                    bounds,
-                    expected,
-                )
+            yield Curve(
+                problem=family,
+                m=problem.m,
+                label=label if output == "average" else f"{label}, {output}",
+                horizons=tuple(horizons),
+                gaps=tuple(mean.tolist()),
+                errors=tuple(error.tolist()),
+                bounds=bounds,
+                must="fail" if arm.scale <= 0 else "none" if math.isnan(bounds[0]) else must,
             )
-    return found
 
 
 # ------------------------------------------------------------------------------- experiments
@@ -363,7 +358,7 @@ class Plan:
         seed: Of the problems and of the noise.
     """
 
-    seeds: Mapping[int, int] = field(default_factory=lambda: {2: 16, 10: 16, 100: 8, 1000: 4})
+    seeds: Mapping[int, int] = field(default_factory=lambda: {2: 32, 10: 32, 100: 16, 1000: 4})
     horizons: tuple[int, ...] = (10, 30, 100, 300, 1000, 3000, 10_000)
     fixed: int = 1000
     seed: int = 0
@@ -432,10 +427,11 @@ def powers(plan: Plan) -> Iterator[Curve]:
 
 def optimisms(plan: Plan) -> Iterator[Curve]:
     """Optimism, with noise and without: a bound for EG, none for PGD."""
-    arms = {f"{name}, c = {c}": replace(arm, optimism=c) for name, arm in PLAYERS.items() for c in (0, 1, 5)}
-    noisy = plan.problem("curved", 10)
-    yield from curves(noisy, "curved", arms, plan.horizons, "bound", seeds=8)
-    yield from curves(replace(noisy, noise=0.0), "curved, exact", arms, plan.horizons, "bound", seeds=1)
+    arms = {f"{name}, c = {c}": replace(arm, optimism=c) for name, arm in PLAYERS.items() for c in (0, 1, 5, 50)}
+    noisy = plan.problem("affine", 10)
+    exact = replace(noisy, noise=0.0)
+    yield from curves(noisy, "affine", arms, plan.horizons, "bound", seeds=8)
+    yield from curves(exact, "affine, exact", arms, plan.horizons, "bound", seeds=1, outputs=AND_LAST)
 
 
 @dataclass(frozen=True)
@@ -500,10 +496,14 @@ def show(title: str, found: Sequence[Curve]) -> None:
     print("|---|---|---|" + "---|" * (len(horizons) + 2))
     for curve in found:
         cells = dict(zip(curve.horizons, zip(curve.gaps, curve.ratios, strict=True), strict=True))
-        row = [f"{cells[T][0]:.3g} ({cells[T][1]:.2g})" if T in cells else "" for T in horizons]
+        row = [_cell(*cells[T]) if T in cells else "" for T in horizons]
         verdict = VERDICTS.get((curve.must, curve.sound), "UNEXPECTED")
         slope = "" if math.isnan(curve.slope) else f"{curve.slope:.2f}"
         print(f"| {curve.problem} | {curve.m} | {curve.label} |", " | ".join(row), f"| {slope} | {verdict} |")
+
+
+def _cell(gap: float, ratio: float) -> str:
+    return f"{gap:.3g}" if math.isnan(ratio) else f"{gap:.3g} ({ratio:.2g})"
 
 
 def show_sweeps(title: str, found: Sequence[Sweep]) -> None:
@@ -524,18 +524,234 @@ def show_sweeps(title: str, found: Sequence[Sweep]) -> None:
 
 
 # ------------------------------------------------------------------------------- pictures
-COLOURS = {"PGD": "#0072B2", "EG": "#D55E00", "p-norm": "#009E73"}  # Okabe and Ito, told apart by all
-SHADES = {"PGD": ("#0072B2", "#56B4E9", "#1B3A57"), "EG": ("#D55E00", "#E69F00", "#6B2C00")}
-GREY = "#777777"
-STYLE = {
+BLUE, VERMILION, GREEN = "#0072B2", "#D55E00", "#009E73"  # Okabe and Ito: told apart by all eyes
+COLOURS = {"PGD": BLUE, "EG": VERMILION, "p-norm": GREEN}
+SHADES = {"PGD": ("#08306B", BLUE, "#56B4E9", "#A6A6A6"), "EG": ("#6B2C00", VERMILION, "#E69F00", "#A6A6A6")}
+GREY = "#888888"
+STYLE: Any = {
     "font.size": 9,
     "axes.titlesize": 9.5,
     "axes.spines.top": False,
     "axes.spines.right": False,
     "axes.grid": True,
-    "grid.color": "#E6E6E6",
-    "axes.axisbelow": True,
+    "grid.color": "#E8E8E8",
     "legend.frameon": False,
+    "legend.fontsize": 8,
     "lines.linewidth": 1.5,
     "lines.markersize": 4.5,
 }
+DASHED: dict[str, Any] = {"ls": "--", "lw": 1.0, "alpha": 0.8}
+
+
+def draw(path: Path, found: "Results") -> None:
+    """All pictures, as PNG files in the folder `path`."""
+    with mpl.rc_context(STYLE):
+        pictures = {
+            "rates": draw_rates(found.curves["rates"]),
+            "objectives": draw_objectives(found),
+            "archives": draw_archives(found.curves["archives"]),
+            "extensions": draw_extensions(found),
+            "steps": draw_steps(found.sweeps),
+        }
+        for name, figure in pictures.items():
+            figure.savefig(path / f"convergence-{name}.png", dpi=110)
+            plt.close(figure)
+
+
+def plot(axes: Axes, curve: Curve, *, per_round: int = 1, bound: bool = True, **style: Any) -> None:
+    """One curve, and its bound as a dashed line in the same colour."""
+    x = [per_round * T for T in curve.horizons]
+    axes.loglog(x, curve.gaps, **{"marker": "o", **style})
+    if bound:
+        axes.loglog(x, curve.bounds, color=style["color"], **DASHED)
+
+
+def draw_rates(found: Sequence[Curve]) -> Figure:
+    """Gap against T: a row for each family, a column for each m."""
+    families, objectives = ("affine", "curved"), sorted({curve.m for curve in found})
+    size = (2.75 * len(objectives), 6.2)
+    figure, grid = plt.subplots(2, len(objectives), figsize=size, sharex=True, sharey=True, squeeze=False)
+    controls = {"λ frozen": ("-", GREY), "λ flipped, PGD": (":", BLUE), "λ flipped, EG": (":", VERMILION)}
+    for curve in found:
+        axes = grid[families.index(curve.problem), objectives.index(curve.m)]
+        if curve.label in controls:
+            style, colour = controls[curve.label]
+            plot(axes, curve, bound=False, color=colour, ls=style, marker="", label=curve.label)
+        else:
+            filled = not curve.label.endswith("adaptive")
+            look: dict[str, Any] = {
+                "label": curve.label,
+                "mfc": None if filled else "white",
+                "lw": 1.5 if filled else 0.8,
+            }
+            plot(axes, curve, bound=filled, color=COLOURS[curve.label.split(",")[0]], **look)
+    for (row, column), axes in np.ndenumerate(grid):
+        axes.set_title(f"{families[row]}, m = {objectives[column]}")
+        axes.set_ylim(2e-3, 60)
+        if row == 1:
+            axes.set_xlabel("rounds T")
+        if column == 0:
+            axes.set_ylabel("gap / optimal value")
+    handles = {h.get_label(): h for axes in grid.flat for h in axes.get_legend_handles_labels()[0]}
+    handles["bound of the theorem"] = Line2D([], [], color="black", **DASHED)
+    figure.legend(list(handles.values()), list(handles), loc="outside lower center", ncols=5)
+    return _spaced(figure)
+
+
+def draw_objectives(found: "Results") -> Figure:
+    """Gap against m at one T: where λ* is spread out, and where one objective counts for half."""
+    figure, grid = plt.subplots(1, 2, figsize=(8.2, 3.6), sharey=True, layout="constrained")
+    needle = found.curves["needles"]
+    T = needle[0].horizons[0]
+    families = ((grid[0], found.curves["rates"], "affine"), (grid[1], needle, "needle"))
+    titles = {"affine": "affine: λ* spread over all objectives", "needle": "needle: one objective against the rest"}
+    for axes, curves_, family in families:
+        for name, colour in COLOURS.items():
+            chosen = [curve for curve in curves_ if (curve.problem, curve.label) == (family, name)]
+            at = [curve.horizons.index(T) for curve in chosen]
+            x = [curve.m for curve in chosen]
+            axes.loglog(x, [c.gaps[k] for c, k in zip(chosen, at, strict=True)], "o-", color=colour, label=name)
+            axes.loglog(x, [c.bounds[k] for c, k in zip(chosen, at, strict=True)], color=colour, **DASHED)
+        axes.set(title=titles[family], xlabel="objectives m")
+    grid[0].set_ylabel(f"gap / optimal value at T = {T:,}")
+    grid[0].plot([], [], color="black", label="bound", **DASHED)
+    grid[0].legend(ncols=2, loc="center left", bbox_to_anchor=(0.0, 0.6))
+    return figure
+
+
+def draw_archives(found: Sequence[Curve]) -> Figure:
+    """The two outputs where iterates dominate one another."""
+    objectives = sorted({curve.m for curve in found})
+    size = (4.1 * len(objectives), 3.6)
+    figure, grid = plt.subplots(1, len(objectives), figsize=size, sharey=True, layout="constrained")
+    looks: dict[str, dict[str, Any]] = {
+        "average": {},
+        "adaptive": {"mfc": "white", "lw": 1.0},
+        "no capacity": {"ls": "", "marker": "x", "ms": 7},
+    }
+    for curve in found:
+        name, *rest = curve.label.split(", ")
+        output = rest[-1] if rest else "average"
+        label = {"adaptive": "adaptive, capacity 8", "no capacity": "adaptive, no capacity"}.get(output, output)
+        axes = grid[objectives.index(curve.m)]
+        plot(axes, curve, bound=not rest, color=COLOURS[name], label=f"{name}, {label}", **looks[output])
+        axes.set(title=f"bowl, m = {curve.m}", xlabel="rounds T")
+    grid[0].set_ylabel("gap / optimal value")
+    grid[-1].plot([], [], color="black", label="bound", **DASHED)
+    grid[-1].legend(loc="center left", bbox_to_anchor=(1.0, 0.5))
+    return figure
+
+
+def draw_extensions(found: "Results") -> Figure:
+    """Sampling, power and optimism: a row for each geometry."""
+    figure, grid = plt.subplots(2, 4, figsize=(12.2, 5.8), sharey=True, layout="constrained")
+    for row, name in enumerate(PLAYERS):
+        sections = (
+            (found.curves["samplings"], "affine", "sampling, m = 10", "objectives looked at"),
+            (found.curves["powers"], "curved", "weights tᵖ, m = 10", "rounds T"),
+            (found.curves["optimisms"], "affine", "optimism with noise, m = 10", "rounds T"),
+            (found.curves["optimisms"], "affine, exact", "optimism without noise, m = 10", "rounds T"),
+        )
+        for axes, (curves_, family, title, label) in zip(grid[row], sections, strict=True):
+            chosen = [curve for curve in curves_ if curve.problem == family and curve.label.startswith(name + ",")]
+            outputs = [curve for curve in chosen if not curve.label.endswith("last")]
+            for curve, colour in zip(outputs, SHADES[name], strict=False):
+                per_round = 10 if curve.label.endswith("full") else 1
+                plot(axes, curve, per_round=per_round, color=colour, label=curve.label.removeprefix(name + ", "))
+            for curve, colour in zip([c for c in chosen if c not in outputs], SHADES[name], strict=False):
+                plot(axes, curve, bound=False, color=colour, ls=":", marker="")
+            axes.set_title(f"{name}: {title}")
+            axes.set_ylim(3e-3, 200)
+            axes.legend(loc="upper right")
+            if row == 1:
+                axes.set_xlabel(label)
+        grid[row, 0].set_ylabel("gap / optimal value")
+        grid[row, -1].text(0.03, 0.03, "dotted: last iterate", transform=grid[row, -1].transAxes, color=GREY)
+    return figure
+
+
+def draw_steps(found: Sequence[Sweep]) -> Figure:
+    """Gap against the step size of λ, with the adaptive step as a level."""
+    objectives = sorted({sweep.m for sweep in found})
+    size = (3.4 * len(objectives), 3.4)
+    figure, grid = plt.subplots(1, len(objectives), figsize=size, sharey=True, layout="constrained")
+    for sweep in found:
+        axes, colour = grid[objectives.index(sweep.m)], COLOURS[sweep.geometry]
+        if sweep.geometry == "p-norm" and best_p(sweep.m) == 2.0:
+            continue
+        axes.loglog(sweep.scales, sweep.gaps, "o-", color=colour, label=f"{sweep.geometry}, fixed step")
+        axes.axhline(sweep.adaptive, color=colour, ls="-.", lw=1.0, label=f"{sweep.geometry}, adaptive step")
+        axes.set(title=f"affine, m = {sweep.m}, T = {sweep.T:,}", xlabel="step of λ / theoretical step")
+    grid[0].set_ylabel("gap / optimal value")
+    grid[-1].legend(loc="center left", bbox_to_anchor=(1.0, 0.5))
+    return figure
+
+
+def _spaced(figure: Figure) -> Figure:
+    figure.set_layout_engine("constrained")
+    return figure
+
+
+# ------------------------------------------------------------------------------- the whole
+@dataclass
+class Results:
+    """Everything measured, by section."""
+
+    curves: dict[str, list[Curve]] = field(default_factory=dict)
+    sweeps: list[Sweep] = field(default_factory=list)
+
+    @property
+    def unexpected(self) -> list[Curve | Sweep]:
+        """What did not do what it should."""
+        every: list[Curve | Sweep] = [curve for section in self.curves.values() for curve in section]
+        return [item for item in (*every, *self.sweeps) if not item.sound]
+
+    def to_json(self) -> str:
+        """All numbers, with slopes and verdicts."""
+        curves_ = {
+            name: [asdict(curve) | {"slope": curve.slope, "sound": curve.sound} for curve in section]
+            for name, section in self.curves.items()
+        }
+        return json.dumps({"curves": curves_, "sweeps": [asdict(sweep) for sweep in self.sweeps]}, indent=1)
+
+
+SECTIONS: dict[str, tuple[str, Callable[[Plan], Iterator[Curve]]]] = {
+    "rates": ("Rates, and controls", rates),
+    "archives": ("Uniform and adaptive output where iterates dominate one another", archives),
+    "needles": ("One objective against the rest", needles),
+    "samplings": ("All objectives in a round, or one", samplings),
+    "powers": ("Later iterates count more", powers),
+    "optimisms": ("Optimism", optimisms),
+}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="fewer objectives, rounds and seeds")
+    parser.add_argument("--seed", type=int, default=0, help="of the problems and of the noise")
+    parser.add_argument("--out", type=Path, default=Path("out/convergence"), help="folder for pictures and numbers")
+    options = parser.parse_args(arguments)
+    torch.set_num_threads(1)
+    plan = replace(QUICK if options.quick else Plan(), seed=options.seed)
+
+    print("Gap in units of the optimal value and, in brackets, gap/bound.")
+    print(f"Check: gap ≤ bound at every T, and slope of log gap in log T ≤ {SLOPE} from T = {FIT_FROM} on.")
+    found, started = Results(), time.perf_counter()
+    for name, (title, experiment) in SECTIONS.items():
+        found.curves[name] = list(experiment(plan))
+        show(title, found.curves[name])
+    found.sweeps = list(sweeps(plan))
+    show_sweeps("The adaptive step against the best fixed one", found.sweeps)
+
+    options.out.mkdir(parents=True, exist_ok=True)
+    (options.out / "results.json").write_text(found.to_json() + "\n", encoding="utf-8")
+    draw(options.out, found)
+    for item in found.unexpected:
+        print(f"\nunexpected: {item}")
+    print(f"\n{time.perf_counter() - started:.0f} s; pictures and numbers in {options.out}")
+    return 1 if found.unexpected else 0
+
+
+if __name__ == "__main__":
+    mpl.use("Agg")
+    sys.exit(main())

@@ -68,14 +68,10 @@ def _synchronise(device: str) -> None:
         torch.cuda.synchronize()
 
 
-def main(path: Path | None) -> None:
-    weightings: dict[str, Any] = {
-        name: method.weighting
-        for name, method in eq.methods().items()
-        if not getattr(method.weighting, "references", None)
-    }
+def main(path: Path | None) -> bool:
+    weightings: dict[str, Any] = {name: method.weighting for name, method in eq.methods().items() if name != "PMTL"}
     weightings["OMD adaptive PGD"] = eq.OMD("adaptive", eq.Euclidean(), optimism=5.0)
-    weightings["OMD adaptive EG"] = eq.OMD("adaptive", eq.Entropic(floor=0.01))
+    weightings["OMD adaptive EG"] = eq.OMD("adaptive", eq.Entropic(floor=0.01), ideal=tuple(0.01 for _ in range(M)))
     weightings["OMD p-norm"] = eq.OMD(0.5, eq.PNorm())
     weightings["OMD box"] = eq.OMD(0.5, eq.Euclidean(), dual_set=eq.Box(0.01, 0.5))
     weightings["Relative OMD"] = eq.Relative(eq.OMD("adaptive"))
@@ -86,34 +82,47 @@ def main(path: Path | None) -> None:
         "Adaptive K=8": eq.Adaptive(power=4, capacity=8),
         "Adaptive K=32": eq.Adaptive(capacity=32),
     }
-    rows, worst = [], 0.0
+    rows = []
     for batch in ((), (5,)):
         for name, weighting in weightings.items():
-            strict = bool(weighting.traceable)
-            rows.append(_compare(name, batch, strict, run_weighting, weighting))
+            rows.append(compare(name, batch, run_weighting, weighting, strict=bool(weighting.traceable)))
         for name, conversion in conversions.items():
-            strict = getattr(conversion, "capacity", 8) is not None
-            rows.append(_compare(name, batch, strict, run_conversion, conversion))
+            bounded = getattr(conversion, "capacity", 8) is not None
+            rows.append(compare(name, batch, run_conversion, conversion, strict=bounded))
     for row in rows:
-        worst = max(worst, row["difference"])
-        print(f"{row['name']:24} {row['batch']!s:6} difference {row['difference']:.1e}  sync-free {row['sync_free']!s:5}"
-              f"  {row['cuda_us']:8.0f} us cuda {row['cpu_us']:8.0f} us cpu")  # fmt: skip
+        print(
+            f"{row['name']:24} {row['batch']!s:6} difference {row['difference']:.1e}  {row['synchronises']:10}"
+            f"  {row['cuda_us']:8.0f} us cuda {row['cpu_us']:8.0f} us cpu"
+        )
     if path is not None:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps({"device": torch.cuda.get_device_name(), "torch": torch.__version__, "rows": rows}))
-    assert worst < 1e-4, f"largest difference between the devices {worst}"
+    return all(row["difference"] < 1e-4 and row["synchronises"] != "yes" for row in rows)
 
 
-def _compare(name: str, batch: tuple[int, ...], strict: bool, run: Any, what: Any) -> dict[str, Any]:  # noqa: FBT001
+def compare(name: str, batch: tuple[int, ...], run: Any, what: Any, *, strict: bool) -> dict[str, Any]:
+    """One trajectory on both devices."""
     on_cpu, cpu = run(what, "cpu", batch, strict=False)
-    on_cuda, cuda = run(what, "cuda", batch, strict=strict)
-    difference = float((on_cpu - on_cuda).abs().max())
+    synchronises = "no" if strict else "may"
+    try:
+        on_cuda, cuda = run(what, "cuda", batch, strict=strict)
+    except RuntimeError as error:
+        torch.cuda.set_sync_debug_mode("default")
+        if "synchronizing" not in str(error):
+            raise
+        synchronises = "yes"
+        on_cuda, cuda = run(what, "cuda", batch, strict=False)
     return {
-        "name": name, "batch": batch, "difference": difference, "sync_free": strict, "cuda_us": cuda * 1e6, "cpu_us": cpu * 1e6,
-    }  # fmt: skip
+        "name": name,
+        "batch": batch,
+        "difference": float((on_cpu - on_cuda).abs().max()),
+        "synchronises": synchronises,
+        "cuda_us": cuda * 1e6,
+        "cpu_us": cpu * 1e6,
+    }
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", type=Path)
-    main(parser.parse_args().json)
+    raise SystemExit(0 if main(parser.parse_args().json) else 1)

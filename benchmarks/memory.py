@@ -219,7 +219,7 @@ def run(weighting: eq.OMD, data: Digits, settings: Settings) -> Run:
     return Run(answers, growth, chances, time.perf_counter() - started)
 
 
-def weights_of(conversion: eq.Conversion[Any], state: Any) -> Tensor:  # noqa: ANN401
+def weights_of(conversion: eq.Conversion[Any], state: Any) -> Tensor:
     """γ of every copy, (seeds, copies); `Last` and `Average` have one."""
     if isinstance(conversion, eq.Adaptive):
         weights: Tensor = state.ledger.weights

@@ -11,6 +11,7 @@ import statistics
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -40,7 +41,7 @@ def plain_loop(steps: int) -> None:
                 x = (x - 0.02 * gradient).clamp(1e-5, 1 - 1e-5)
 
 
-def vectorised(steps: int, outputs: dict[str, eq.Conversion]) -> None:
+def vectorised(steps: int, outputs: dict[str, eq.Conversion[Any]]) -> None:
     run = Run(eq.OMD(1.0, eq.Euclidean()), outputs, 0.02)
     solve_many(F1(), W, {"omd": run}, seeds=SEEDS, steps=steps)
 
@@ -53,7 +54,7 @@ def seconds(function: Callable[[], None]) -> float:
 
 def main(path: Path | None) -> bool:
     torch.set_num_threads(1)
-    uniform: dict[str, eq.Conversion] = {"uniform": eq.Average()}
+    uniform: dict[str, eq.Conversion[Any]] = {"uniform": eq.Average()}
     both = {**uniform, "adaptive": eq.Adaptive()}
     vectorised(10, both)
 

@@ -55,7 +55,6 @@ def test_what_is_not_on_the_simplex_is_refused(w: list[float], found: str):
 
 @pytest.mark.parametrize("excess", [5e-4, -2e-3])
 def test_the_message_shows_what_is_wrong_with_the_sum(excess: float):
-    # BUG: preference.py, `validate`: two decimals show "found sum 1.00" for a sum of 1.0005.
     with pytest.raises(ValueError, match=r"found sum \d\.\d+") as error:
         validate(vector(0.5, 0.5 + excess))
     assert float(str(error.value).rsplit(maxsplit=1)[-1]) != 1.0
@@ -86,7 +85,6 @@ def test_grids_by_hand():
 
 
 def test_a_grid_for_one_objective():
-    # BUG: preference.py, `grid`: reshape(-1, m - 1) raises a RuntimeError for m = 1, which its docstring allows.
     assert grid(3, 1).tolist() == [[1.0]]
 
 
@@ -203,7 +201,6 @@ def test_bad_points_are_refused():
 
 
 def test_an_infinite_point_is_named():
-    # BUG: preference.py, `through`: the message shows the smallest difference (1), not the infinite one.
     with pytest.raises(ValueError, match=r"point must be finite .*; found difference inf"):
         through(vector(1.0, math.inf))
 

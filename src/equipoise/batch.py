@@ -5,7 +5,10 @@ from torch import Tensor
 
 from equipoise.errors import require
 
-__all__ = ["fit", "fit_mask"]
+__all__ = ["Number", "constant", "fit", "fit_mask", "per_instance"]
+
+Number = float | Tensor
+"""A setting: a float, or in a sweep a tensor that broadcasts over the batch shape."""
 
 
 def fit(name: str, tensor: Tensor, losses: Tensor) -> Tensor:
@@ -19,3 +22,38 @@ def fit(name: str, tensor: Tensor, losses: Tensor) -> Tensor:
 def fit_mask(mask: Tensor | None, losses: Tensor) -> Tensor | None:
     """A mask expanded to the losses' shape and brought to their device; None stays None."""
     return None if mask is None else fit("mask", mask, losses).to(device=losses.device, dtype=torch.bool)
+
+
+def per_instance(name: str, value: Number, like: Tensor) -> Number:
+    """A setting ready to meet tensors (*B, m): a swept one gains the last dimension.
+
+    Raises:
+        ValueError: If a swept setting does not broadcast to *B.
+    """
+    if not isinstance(value, Tensor):
+        return value
+    batch = like.shape[:-1]
+    fits = value.ndim <= len(batch) and all(a in {1, b} for a, b in zip(value.shape[::-1], batch[::-1], strict=False))
+    require(fits, f"{name} must broadcast to the batch shape {tuple(batch)}", tuple(value.shape))
+    return value.to(dtype=like.dtype, device=like.device).unsqueeze(-1)
+
+
+def constant(value: float | tuple[float, ...] | Tensor, like: Tensor) -> Tensor:
+    """A setting as a tensor in the dtype and on the device of `like`, without waiting for that device.
+
+    A copy from host memory would make the host wait in every step: a number is filled in on the device,
+    a tuple is copied once and kept.
+    """
+    if isinstance(value, Tensor):
+        return value.detach().to(like)
+    if not isinstance(value, tuple):
+        return torch.full((), value, dtype=like.dtype, device=like.device)
+    if torch.compiler.is_compiling():
+        return torch.tensor(value, dtype=like.dtype, device=like.device)
+    key = (value, like.dtype, like.device)
+    if key not in _CONSTANTS:
+        _CONSTANTS[key] = torch.tensor(value, dtype=like.dtype, device=like.device)
+    return _CONSTANTS[key]
+
+
+_CONSTANTS: dict[tuple[tuple[float, ...], torch.dtype, torch.device], Tensor] = {}

@@ -11,6 +11,7 @@ from typing import ClassVar, Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
+from equipoise.batch import Number, constant, per_instance
 from equipoise.errors import require
 
 __all__ = [
@@ -23,9 +24,6 @@ __all__ = [
     "project_box",
     "project_kl",
 ]
-
-Number = float | Tensor
-"""A hyper-parameter: a float, or in a sweep a tensor that broadcasts over the batch shape."""
 
 
 # ------------------------------------------------------------------------------- projections
@@ -144,6 +142,7 @@ def _project_kl(log_x: Tensor, low: Tensor, high: Tensor) -> Tensor:
     # y_i(c) = clip(x_i e^c, l_i, u_i); its sum rises with c, and between the breakpoints
     # log l − log x and log u − log x it is A e^c + B. Beyond a factor e^800 a coordinate adds nothing.
     wide = log_x.to(_sum_dtype(log_x))
+    wide = wide.clamp_min(torch.finfo(wide.dtype).min / 4)  # a weight of exactly 0 is a very small one
     low, high, near = low.to(wide), high.to(wide), _closer(wide, 800.0)
     log_low, log_high = low.log(), high.log()
     enters, leaves = log_low - near, log_high - near
@@ -235,9 +234,7 @@ class Box:
     def bounds(self, like: Tensor) -> tuple[Tensor, Tensor]:
         """The two bounds as tensors of shape (m,), after checking that they fit m coordinates."""
         m = like.shape[-1]
-        low = torch.as_tensor(self.lower, dtype=like.dtype, device=like.device).expand(m)
-        high = torch.as_tensor(self.upper, dtype=like.dtype, device=like.device).expand(m)
-        return low, high
+        return constant(self.lower, like).expand(m), constant(self.upper, like).expand(m)
 
     def check(self, m: int, floor: Number = 0.0) -> None:
         """Raise ValueError unless the set, above floor/m, is a non-empty part of the simplex of m coordinates."""
@@ -344,8 +341,8 @@ class Entropic:
         if dual_set is None and isinstance(self.floor, float | int) and self.floor == 0:
             return torch.log_softmax(moved, -1)
         low, high = (dual_set or Box()).bounds(moved)
-        floor = per_instance(self.floor, moved) / moved.shape[-1]
-        low = torch.maximum(low, torch.as_tensor(floor, dtype=moved.dtype, device=moved.device))
+        floor = per_instance("floor", self.floor, moved) / moved.shape[-1]
+        low = torch.maximum(low, constant(floor, moved))
         return _project_kl(moved, low.expand_as(moved), high.expand_as(moved))
 
     def weights(self, dual: Tensor) -> Tensor:
@@ -395,7 +392,7 @@ class PNorm:
         """λ ← G_q([G_p(λ) + size·gain + ν]₊), shapes (*B, m)."""
         require(dual_set is None, "dual_set needs mirror Euclidean or Entropic, not PNorm", dual_set)
         m = dual.shape[-1]
-        p, q = (per_instance(e, dual) for e in self.exponents(m))
+        p, q = (per_instance("p", e, dual) for e in self.exponents(m))
         norm = _norm(dual, p)
         z = _add(norm ** (2.0 - p) * dual ** (p - 1.0), gain, size)
         z = z - z.amax(-1, keepdim=True)
@@ -420,7 +417,7 @@ class PNorm:
 
     def dual_norm(self, gain: Tensor) -> Tensor:
         """‖gain‖_q, shape (*B, 1), with no overflow in the powers."""
-        q = per_instance(self.exponents(gain.shape[-1])[1], gain)
+        q = per_instance("p", self.exponents(gain.shape[-1])[1], gain)
         return _norm(gain, q)
 
 
@@ -446,10 +443,3 @@ def _inverse_gradient(y: Tensor, q: Number) -> Tensor:
     unit = y / torch.where(largest > 0, largest, torch.ones_like(largest))
     power = unit ** (q - 1.0)
     return largest * power * (power * unit).sum(-1, keepdim=True) ** ((2.0 - q) / q)
-
-
-def per_instance(value: Number, like: Tensor) -> Number:
-    """A hyper-parameter ready to meet tensors (*B, m): a swept one gains the last dimension."""
-    if isinstance(value, Tensor):
-        return value.to(dtype=like.dtype, device=like.device).unsqueeze(-1)
-    return value

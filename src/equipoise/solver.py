@@ -9,11 +9,11 @@ import torch
 from torch import Tensor
 
 from equipoise import preference as preferences_
+from equipoise.batch import Number
 from equipoise.conversion import Conversion, Last
 from equipoise.errors import NonFiniteLossError, require
 from equipoise.problems import Problem
 from equipoise.registry import Method
-from equipoise.simplex import Number
 from equipoise.weighting import Weighting
 
 __all__ = ["Run", "Solution", "Step", "Trajectory", "solve", "solve_many"]

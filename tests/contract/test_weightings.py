@@ -232,8 +232,6 @@ def test_the_device_is_kept_and_no_value_is_read_on_the_host(weighting: Weightin
         assert all(tensor.device.type == device for tensor in eq.state.flatten(state).values())
 
 
-# BUG: tchebycheff.py (masked_fill), omd.py (`_ascend`, optimism) and relative.py use `mask` where it lies, while
-# `observe` brings preference, inclusion and mask to the device of the losses.
 @traceable
 def test_arguments_on_the_host_follow_the_losses(weighting: Weighting[Any]):
     losses = draw(3, M).to("meta")
@@ -244,7 +242,6 @@ def test_arguments_on_the_host_follow_the_losses(weighting: Weighting[Any]):
     assert c.device.type == "meta"
 
 
-# BUG: momentum.py smooths the inner coefficients after they were rounded to the dtype of the losses.
 @over({name: w for name, w in ALL.items() if not w.needs})
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)
 def test_low_precision_rounds_the_coefficients_and_nothing_else(weighting: Weighting[Any], dtype: torch.dtype):
@@ -257,8 +254,6 @@ def test_low_precision_rounds_the_coefficients_and_nothing_else(weighting: Weigh
     assert ((c.double() - exact).abs() <= half_ulp * exact.abs()).all()
 
 
-# BUG: tchebycheff.py, scale="unit" divides by a preference that was not detached; epo.py, `observe_local` likewise by
-# `inclusion` (EPO, FERERO, PMTL).
 @every
 def test_coefficients_are_detached(weighting: Weighting[Any]):
     state = begin(weighting, 3)
@@ -273,7 +268,6 @@ def test_coefficients_are_detached(weighting: Weighting[Any]):
         assert torch.equal(losses.grad, c)
 
 
-# BUG: protocol.py, `observe` subtracts an ideal point that was not detached.
 @pytest.mark.parametrize("kind", [eq.Tchebycheff, eq.SmoothTchebycheff, eq.OMD])
 def test_coefficients_are_detached_from_the_ideal_point(kind: Any):
     weighting = kind(ideal=torch.full((M,), 0.1, requires_grad=True))
@@ -370,7 +364,6 @@ def test_the_input_matters_or_it_is_linear(weighting: Weighting[Any]):
 # Masks ----------------------------------------------------------------------------------------
 
 
-# BUG: momentum.py, `update` asks for a finite Gramian also in the rows of absent objectives (CR-MOGM).
 @every
 def test_an_absent_objective_has_coefficient_zero_and_its_loss_is_not_seen(weighting: Weighting[Any]):
     w, mask = prefer(3), torch.tensor([True, False, True, True])
@@ -504,7 +497,6 @@ def test_gains_of_random_presence_are_unbiased(mirror: Mirror):
 # Extreme and non-finite losses ----------------------------------------------------------------
 
 
-# BUG: simplex.py, with a dual_set: see the tests of a far coordinate in test_simplex.py.
 @every
 def test_extreme_losses_do_not_overflow(weighting: Weighting[Any]):
     extremes = [[1e30, 1e-30, 1.0, 0.0], [1e-30] * 4, [1e30] * 4, [1e-30, 1e30, 0.5, 2.0], [3.0, 2.0, 1.0, 0.5]]
@@ -518,6 +510,13 @@ def test_extreme_losses_do_not_overflow(weighting: Weighting[Any]):
             assert torch.isfinite(tensor).all(), name
         if isinstance(weighting, eq.OMD):
             assert_feasible(weighting, state)
+
+
+@every
+def test_small_probabilities_do_not_overflow_half_precision(weighting: Weighting[Any]):
+    losses = draw(2, 3, M).to(torch.float16)
+    c, _ = run(weighting, losses, prefer(3), inclusion=torch.full((2, 1), 1e-7))
+    assert torch.isfinite(c).all()
 
 
 @every
@@ -655,6 +654,13 @@ def test_a_sweep_is_looped_numbers(build: Any, values: list[float], across: int)
     assert not torch.equal(c[:, 0], c[:, 2])
 
 
+@pytest.mark.parametrize(("shape", "batch"), [((5,), (3,)), ((5,), ()), ((2, 3), (3,))])
+@pytest.mark.parametrize("build", [eq.OMD, eq.SmoothTchebycheff, lambda c: eq.OMD(1.0, optimism=c)])
+def test_a_sweep_that_does_not_broadcast_is_refused(build: Any, shape: tuple[int, ...], batch: tuple[int, ...]):
+    with pytest.raises(ValueError, match=r"(step_size|mu|optimism) must broadcast to .*; found \([25]"):
+        run(build(torch.ones(shape)), draw(1, *batch, M), prefer(*batch))
+
+
 def test_an_ideal_point_may_differ_across_the_batch():
     ideal = draw(3, M, seed=8, high=0.5)
     losses, w = draw(4, 3, M), prefer(3)
@@ -700,7 +706,6 @@ def test_a_preference_that_does_not_broadcast_is_refused(weighting: Weighting[An
             run(weighting, draw(1, 3, M), torch.full((*batch, M), 0.25))
 
 
-# BUG: relative.py expands the mask before `observe` can check it: a RuntimeError of torch instead.
 @every
 def test_a_mask_that_does_not_broadcast_is_refused(weighting: Weighting[Any]):
     for shape in ((3,), (2, M), (2, 3, M)):
@@ -709,7 +714,6 @@ def test_a_mask_that_does_not_broadcast_is_refused(weighting: Weighting[Any]):
             run(weighting, draw(1, 3, M), prefer(), mask=mask)
 
 
-# BUG: epo.py, `observe_local` broadcasts it as it comes (EPO, FERERO, PMTL): torch's RuntimeError.
 @every
 def test_an_inclusion_that_does_not_broadcast_is_refused(weighting: Weighting[Any]):
     with pytest.raises(ValueError, match=r"inclusion must broadcast to the losses' shape \(3, 4\); found \(2, 4\)"):
@@ -730,8 +734,6 @@ def test_a_state_of_other_losses_is_refused(weighting: Any):
             weighting.update(draw(2, M), state, prefer(), **statistics(weighting, 2))
 
 
-# BUG: protocol.py, `observe` subtracts the ideal point as it comes: torch's RuntimeError, or, where the ideal has
-# more dimensions than the losses, a state of another shape and no error at all.
 @pytest.mark.parametrize("kind", [eq.Tchebycheff, eq.SmoothTchebycheff, eq.OMD])
 @pytest.mark.parametrize("ideal", [(0.1, 0.2, 0.3), torch.zeros(5, 1), torch.zeros(3, 4)], ids=["3", "5x1", "3x4"])
 def test_an_ideal_point_that_does_not_broadcast_is_refused(kind: Any, ideal: Any):
@@ -739,7 +741,6 @@ def test_an_ideal_point_that_does_not_broadcast_is_refused(kind: Any, ideal: Any
         run(kind(ideal=ideal), draw(1, M), prefer())
 
 
-# BUG: momentum.py, `update` looks the statistic up before the inner weighting can ask for it (CR-MOGM): KeyError.
 @over({name: w for name, w in ALL.items() if w.needs})
 def test_a_missing_statistic_is_an_error(weighting: Weighting[Any]):
     (name,) = weighting.needs

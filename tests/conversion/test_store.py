@@ -55,7 +55,6 @@ def test_a_gain_of_one_overwrites():
 
 
 def test_a_gain_of_one_overwrites_whatever_was_there():
-    # BUG: store.py, `_mixed`: torch.lerp(inf, θ, 1) is NaN.
     for stale in (torch.inf, torch.nan):
         store = filled()
         store["x"][0, 2] = stale
@@ -94,7 +93,6 @@ def test_the_mean_of_nothing_is_the_first_slot():
 
 
 def test_a_slot_without_weight_does_not_count_whatever_it_holds():
-    # BUG: store.py, `weighted_mean`: 0·inf is NaN.
     store = filled()
     store["x"][0, 1] = torch.inf
     mean = weighted_mean(store, torch.tensor([[1.0, 0.0, 3.0], [0.0, 2.0, 0.0]], dtype=torch.float64))
@@ -102,7 +100,6 @@ def test_a_slot_without_weight_does_not_count_whatever_it_holds():
 
 
 def test_the_mean_of_numbers():
-    # BUG: store.py, `weighted_mean`: reshape() without arguments.
     store = {"scale": torch.tensor([1.0, 2.0, 3.0]), "batches": torch.tensor([4, 5, 6])}
     mean = weighted_mean(store, torch.tensor([1.0, 0.0, 3.0], dtype=torch.float64))
     assert mean["scale"].shape == ()

@@ -143,7 +143,6 @@ def test_bad_settings_are_refused(settings: dict[str, Any], message: str):
 
 @pytest.mark.parametrize("pool", [(1,), (-1,), (0, 2)])
 def test_a_pool_that_is_no_batch_axis_is_refused(pool: tuple[int, ...]):
-    # BUG: momentum.py, `_keep`: pool indexes (*B, 1), so that -1 and, for one batch axis, 1 pool nothing, silently.
     losses = torch.ones(3, 2)
     weighting = eq.Momentum(TCH, pool=pool)
     with pytest.raises(ValueError, match=r"pool must .*; found \("):

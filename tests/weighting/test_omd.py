@@ -84,6 +84,34 @@ def test_it_starts_at_the_point_of_the_dual_set_nearest_to_uniform():
         assert weighting.weights(weighting.init(torch.ones(3))).tolist() == pytest.approx([0.4, 0.3, 0.3])
 
 
+@pytest.mark.parametrize("mirror", [eq.Euclidean(), eq.Entropic()], ids=repr)
+def test_a_dual_set_may_shut_an_objective_out(mirror: Mirror):
+    """With λ_3 ≤ 0 the others play their game as if they were alone."""
+    shut = eq.OMD(0.4, mirror, dual_set=eq.Box(upper=(1.0, 1.0, 0.0)))
+    alone = eq.OMD(0.4, mirror)
+    w, half = torch.full((3,), 1 / 3, dtype=torch.float64), torch.full((2,), 1 / 2, dtype=torch.float64)
+    state, expected = shut.init(w), alone.init(half)
+    assert shut.weights(state).tolist() == pytest.approx([0.5, 0.5, 0.0])
+    for seed in range(5):
+        f = draw(3, seed=seed)
+        f[2] = 0.0
+        _, state = shut.update(3 * f, state, w)
+        _, expected = alone.update(2 * f[:2], expected, half)
+        weights = shut.weights(state)
+        torch.testing.assert_close(weights[:2], alone.weights(expected), rtol=1e-12, atol=0)
+        assert weights[2].item() == 0.0
+
+
+@pytest.mark.parametrize("mirror", [eq.Euclidean(), eq.Entropic()], ids=repr)
+def test_a_dual_set_may_leave_no_choice(mirror: Mirror):
+    for box in (eq.Box(lower=(0.5, 0.5, 0.0)), eq.Box(upper=(0.5, 0.5, 0.0)), eq.Box.ball((0.5, 0.5, 0.0), 0.0)):
+        for step in (1.0, "adaptive"):
+            weighting = eq.OMD(step, mirror, dual_set=box)
+            for steps in (1, 2, 3):
+                found = weights_after(weighting, [draw(3, seed=t) for t in range(steps)], torch.full((3,), 1 / 3))
+                assert found == pytest.approx([0.5, 0.5, 0.0])
+
+
 def test_one_objective_is_plain_gradient_descent():
     for mirror in MIRRORS:
         for step in (0.3, "adaptive"):
@@ -111,7 +139,6 @@ def test_optimism_by_hand():
 
 
 def test_the_last_gain_is_remembered_exactly():
-    # BUG: omd.py, `_ascend`: previous + (gain − previous) cancels; after 1e30 a gain of 0.5 is remembered as 0.
     weighting = eq.OMD(0.1, eq.Entropic(), optimism=1.0)
     state = weighting.init(HALF)
     for f in (vector(1e30, 1e-30), vector(1.0, 0.3)):
@@ -157,15 +184,22 @@ def test_adaptive_pgd_by_hand():
     assert weighting.weights(state)[0].item() == pytest.approx(0.5 + (0.4 + 1.2 / 1.3 - 0.6) / 2)
 
 
-def test_adaptive_eg_by_hand():
-    """Dual averaging: λ ∝ exp(η_t Σ g) from the start, with η_t = √(log m / Σ ‖g‖²_∞)."""
-    weighting, gains = eq.OMD("adaptive", eq.Entropic()), [vector(0.3, 0.4), vector(1.2, 0.0), vector(0.0, 0.7)]
+@pytest.mark.parametrize("c", [0.0, 3.0])
+def test_adaptive_eg_by_hand(c: float):
+    """Dual averaging: λ ∝ exp(η_t (Σ g + c g⁽ᵗ⁾)) from the start, with η_t = √(log m / Σ ‖g‖²_∞)."""
+    weighting = eq.OMD("adaptive", eq.Entropic(), optimism=c)
+    gains = [vector(0.3, 0.4), vector(1.2, 0.0), vector(0.0, 0.7)]
     state = weighting.init(HALF)
     for t, g in enumerate(gains, 1):
         _, state = weighting.update(2 * g, state, HALF)
         eta = math.sqrt(math.log(2) / sum(x.max().item() ** 2 for x in gains[:t]))
-        expected = torch.softmax(eta * torch.stack(gains[:t]).sum(0), -1)
+        expected = torch.softmax(eta * (torch.stack(gains[:t]).sum(0) + c * g), -1)
         torch.testing.assert_close(weighting.weights(state), expected, rtol=1e-13, atol=0)
+
+
+def test_adaptive_optimistic_pgd_by_hand():
+    # g = (.3, .4), c = 1: η = 2 of the gain, not of what is pushed; λ = Π(.5 + 1.2, .5 + 1.6) = (.3, .7).
+    assert weights_after(eq.OMD("adaptive", optimism=1.0), [vector(0.6, 0.8)], HALF) == pytest.approx([0.3, 0.7])
 
 
 def test_adaptive_pnorm_is_a_step_of_its_mirror():
@@ -251,7 +285,6 @@ def test_bad_settings_are_refused():
 
 
 def test_a_mirror_without_its_parentheses_is_refused():
-    # BUG: omd.py: the class has every attribute that the runtime-checkable protocol asks for; `init` then fails.
     with pytest.raises(ValueError, match=r"mirror must be .*; found <class .*Entropic"):
         eq.OMD(1.0, eq.Entropic)  # type: ignore[arg-type]
 

@@ -35,7 +35,6 @@ def test_an_inclusion_of_zero_is_no_division_where_the_objective_is_absent():
 
 @pytest.mark.parametrize("pi", [0.0, -0.5, 1.5, math.nan])
 def test_an_inclusion_that_is_no_probability_is_refused(pi: float):
-    # BUG: protocol.py, `observe` does not look at it: with 0 the coefficients are infinite, with NaN they are NaN.
     with pytest.raises(ValueError, match=rf"inclusion must lie in \(0, 1\].*; found {pi}"):
         observe(F, W, 0.0, None, vector(1.0, pi, 1.0))
 
@@ -63,7 +62,6 @@ def test_losses_without_a_dimension_are_refused():
 
 
 def test_integer_losses_are_refused():
-    # BUG: protocol.py, `observe`: the coefficients come back in the dtype of the losses, that is as zeros.
     losses = torch.tensor([1, 2, 3])
     with pytest.raises(ValueError, match=r"losses must be floating.*; found torch\.int64"):
         eq.Linear().update(losses, eq.Linear().init(losses), W)

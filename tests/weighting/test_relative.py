@@ -67,7 +67,6 @@ def test_a_non_finite_loss_is_not_a_first_one():
 
 
 def test_beyond_ten_thousand_objectives_the_ratios_do_not_overflow():
-    # BUG: relative.py: in float32 1e30/1e-30 is infinite; the inner weighting then stands still for good.
     m = 10_001
     weighting, w = eq.Relative(eq.OMD("adaptive")), torch.full((m,), 1 / m)
     state = weighting.init(torch.ones(m))

@@ -6,11 +6,11 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
+from equipoise.batch import Number
 from equipoise.conversion import store
 from equipoise.conversion.ledger import Ledger, LedgerState
 from equipoise.conversion.protocol import Conversion, Params, check, check_record
 from equipoise.errors import require
-from equipoise.simplex import Number
 
 
 class AdaptiveState(NamedTuple):

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from equipoise.batch import fit_mask
+from equipoise.batch import Number, fit_mask
 from equipoise.conversion.protocol import (
     Conversion,
     Params,
@@ -18,7 +18,6 @@ from equipoise.conversion.protocol import (
     snapshot,
 )
 from equipoise.errors import require
-from equipoise.simplex import Number
 
 
 class AverageState(NamedTuple):

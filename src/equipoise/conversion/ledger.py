@@ -10,11 +10,10 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from equipoise.batch import fit_mask
+from equipoise.batch import Number, fit_mask
 from equipoise.conversion.average import iterate_weight, weight_dtype
 from equipoise.conversion.protocol import record_dtype, recordable
 from equipoise.errors import require
-from equipoise.simplex import Number
 
 __all__ = ["Ledger", "LedgerState", "Plan"]
 
@@ -67,6 +66,7 @@ class Ledger:
 
     def init(self, losses: Tensor) -> LedgerState:
         """No members. Looks at shape, dtype and device of `losses` (*B, m) only."""
+        require(losses.is_floating_point(), "losses must be floating-point numbers", losses.dtype)
         slots = _FIRST_SLOTS if self.capacity is None else self.capacity
         batch, m = losses.shape[:-1], losses.shape[-1]
         observed = torch.full(losses.shape, torch.inf, dtype=record_dtype(losses), device=losses.device)
@@ -81,8 +81,9 @@ class Ledger:
         slots = state.weights.shape[-1]
         if bool((state.recorded < slots).all()) or bool((state.weights == 0).any(-1).all()):
             return state
-        values = torch.cat([state.values, torch.full_like(state.values, torch.inf)], -1)
-        return state._replace(values=values, weights=torch.cat([state.weights, torch.zeros_like(state.weights)], -1))
+        more = slots // 2
+        values = torch.nn.functional.pad(state.values, (0, more), value=torch.inf)
+        return state._replace(values=values, weights=torch.nn.functional.pad(state.weights, (0, more)))
 
     def update(self, losses: Tensor, state: LedgerState, mask: Tensor | None = None) -> tuple[Plan, LedgerState]:
         """Enter one iterate.

@@ -3,7 +3,7 @@
 import json
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -19,7 +19,7 @@ from equipoise.experiments.cells import CellStore, write_atomically
 from equipoise.problems import VLMOP2
 from equipoise.simplex import Euclidean
 from equipoise.solver import Run, solve_many
-from equipoise.weighting import OMD, Linear, Tchebycheff
+from equipoise.weighting import OMD, ExcessRisk, Linear, Tchebycheff
 
 
 @dataclass(frozen=True)
@@ -169,8 +169,6 @@ def _rows(cells: Sequence[synthetic.TableCell]) -> Iterator[tuple[str, list[synt
 
 # ------------------------------------------------------------------------------- two claims of the appendix
 def _table_step_size(request: Request) -> None:
-    from dataclasses import replace  # noqa: PLC0415
-
     rows = []
     for row in synthetic.settings(request.preset):
         rows += [replace(row, method=f"{row.method} η={eta}", step_size=eta) for eta in (0.01, 0.02)]
@@ -178,10 +176,8 @@ def _table_step_size(request: Request) -> None:
 
 
 def _table_excess(request: Request) -> None:
-    from equipoise.weighting import ExcessRisk  # noqa: PLC0415
-
     rows = [
-        synthetic.Setting(f"ExcessMTL η_λ={lam:g} η={eta}", ExcessRisk(lam), Last(), eta)
+        synthetic.Setting(f"η_λ={lam:g}, η={eta}", ExcessRisk(lam), Last(), eta)
         for lam in (0.01, 0.1, 1.0, 10.0)
         for eta in (0.01, 0.02)
     ]

@@ -209,7 +209,6 @@ def settings(preset: Preset) -> tuple[Setting, ...]:
         Setting("AdaOMDgd-TCH", gd, Adaptive(), 0.02),
         Setting("OMDeg-TCH", eg, Average(), 0.02),
         Setting("AdaOMDeg-TCH", eg, Adaptive(), 0.02),
-        Setting("ExcessMTL", ExcessRisk(1.0, weigh="gradients"), Last(), 0.02),
     )
     references = tuple(tuple(row) for row in preference.linspace(PREFERENCES).tolist())
     if preset == "published":
@@ -220,6 +219,7 @@ def settings(preset: Preset) -> tuple[Setting, ...]:
             Setting("TCH", Tchebycheff(scale="unit"), Last(), 0.01),
             Setting("STCH", SmoothTchebycheff(0.01), Last(), 0.01),
             *shared,
+            Setting("ExcessMTL", ExcessRisk(1.0, weigh="gradients"), Last(), 0.02),
             Setting("EPO", Reweighted(epo), Last(), 0.01),
             Setting(
                 "FERERO", Reweighted(FERERO(solver=DualDescent(), target="direct"), coefficients=False), Last(), 0.01
@@ -234,6 +234,7 @@ def settings(preset: Preset) -> tuple[Setting, ...]:
         Setting("TCH", Tchebycheff(), Last(), 0.01),
         Setting("STCH", SmoothTchebycheff(0.01), Last(), 0.02),
         *shared,
+        Setting("ExcessMTL", ExcessRisk(1.0), Last(), 0.02),
         Setting("EPO", EPO(), Last(), 0.01),
         Setting("FERERO", FERERO(), Last(), 0.01),
         Setting("MGDA", MGDA(), Last(), 0.02),

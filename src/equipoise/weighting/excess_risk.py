@@ -6,9 +6,10 @@ from typing import ClassVar, Literal, NamedTuple
 import torch
 from torch import Tensor
 
+from equipoise.batch import Number, per_instance
 from equipoise.errors import require
-from equipoise.simplex import Entropic, Number, per_instance
-from equipoise.weighting.protocol import Weighting, observe, working_dtype
+from equipoise.simplex import Entropic
+from equipoise.weighting.protocol import Weighting, emit, observe, working_dtype
 from equipoise.weighting.reweighted import check_jacobian, row_dtype, weigh_jacobian
 
 _DAMPING = 1e-7
@@ -103,7 +104,7 @@ class ExcessRisk(Weighting[ExcessRiskState]):
         gain = relative * (seen.weight if by_excess else torch.where(weight > 0, seen.weight / weight, 0.0))
         started = (state.baseline > 0).any(-1, keepdim=True)
         gain = torch.where(valid & started, gain, 0.0)
-        log_weights = Entropic().step(state.log_weights, gain, per_instance(self.step_size, gain))
+        log_weights = Entropic().step(state.log_weights, gain, per_instance("step_size", self.step_size, gain))
 
         new = ExcessRiskState(
             torch.where(valid, log_weights, state.log_weights),
@@ -111,7 +112,7 @@ class ExcessRisk(Weighting[ExcessRiskState]):
             torch.where(valid, baseline, state.baseline),
         )
         used = new if self.order == "alternating" else state
-        return (used.log_weights.exp() * seen.weight).to(losses.dtype), new
+        return emit(used.log_weights.exp() * seen.weight, losses), new
 
     def weights(self, state: ExcessRiskState) -> Tensor:
         """λ, shape (*B, m)."""

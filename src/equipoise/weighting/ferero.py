@@ -9,8 +9,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from equipoise.batch import Number, per_instance
 from equipoise.errors import require
-from equipoise.simplex import Euclidean, Number, per_instance
+from equipoise.simplex import Euclidean
 from equipoise.weighting.local import Local, Target, observe_local, ray
 from equipoise.weighting.protocol import Ideal, Weighting, working_dtype
 
@@ -365,7 +366,7 @@ class FERERO(Weighting[FEREROState]):
         )
         seen = observe_local(losses, preference, self.ideal, gramian=gramian, mask=mask, inclusion=inclusion)
         p = ray(seen.weight, self.target, seen.present)
-        found = self.solver.solve(Dual(seen, p, per_instance(self.c_h, p), losses.dtype), state)
+        found = self.solver.solve(Dual(seen, p, per_instance("c_h", self.c_h, p), losses.dtype), state)
         moved = seen.valid & seen.present
         new = FEREROState(
             torch.where(moved, found.descent, state.descent),

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from equipoise.weighting.protocol import Ideal, Stateless, Weighting, observe
+from equipoise.weighting.protocol import Ideal, Stateless, Weighting, emit, observe
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class Linear(Weighting[Stateless]):
     ) -> tuple[Tensor, Stateless]:
         """Coefficients w, shape (*B, m)."""
         seen = observe(losses, preference, 0.0, mask, inclusion)
-        return (seen.weight).to(losses.dtype), state
+        return emit(seen.weight, losses), state
 
     def value(self, losses: Tensor, preference: Tensor) -> Tensor:
         """Σ w_i (f_i − z_i), shape (*B,)."""

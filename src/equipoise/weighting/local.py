@@ -5,8 +5,8 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from equipoise.batch import fit
-from equipoise.weighting.protocol import Ideal, observe
+from equipoise.batch import constant, fit
+from equipoise.weighting.protocol import Ideal, emit, observe
 from equipoise.weighting.reweighted import weigh_gramian
 
 __all__ = ["Local", "Target", "observe_local", "ray"]
@@ -33,7 +33,7 @@ class Local(NamedTuple):
 
     def coefficients(self, c: Tensor, losses: Tensor) -> Tensor:
         """What `update` returns for the solution c (*B, m)."""
-        return torch.where(self.valid, c * self.scale, 0.0).to(losses.dtype)
+        return emit(torch.where(self.valid, c * self.scale, 0.0), losses)
 
 
 def observe_local(
@@ -51,7 +51,7 @@ def observe_local(
     present = torch.ones_like(w, dtype=torch.bool) if seen.present is None else seen.present
     scale = present.to(w) if inclusion is None else present / fit("inclusion", inclusion, losses).to(w)
     K = weigh_gramian(gramian, scale)
-    values = losses.detach().to(w) - fit("ideal", torch.as_tensor(ideal, dtype=w.dtype, device=w.device), losses)
+    values = losses.detach().to(w) - fit("ideal", constant(ideal, w), losses)
     values = torch.where(present, scale * values, 0.0)
     valid = seen.valid & torch.isfinite(K.sum((-2, -1))).unsqueeze(-1) & present.any(-1, keepdim=True)
     unit = torch.eye(K.shape[-1], dtype=K.dtype, device=K.device)

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from equipoise.errors import require
 from equipoise.minnorm import min_norm
-from equipoise.weighting.protocol import Stateless, Weighting, observe
+from equipoise.weighting.protocol import Stateless, Weighting, emit, observe
 from equipoise.weighting.reweighted import weigh_gramian
 
 
@@ -73,7 +73,7 @@ class MGDA(Weighting[Stateless]):
         if self.margin > 0:
             alpha = torch.where(part.all(-1, keepdim=True), self._inwards(alpha, K), alpha)
         largest = torch.finfo(losses.dtype).max
-        return (alpha * weight).clamp_max(largest).to(losses.dtype), state
+        return emit((alpha * weight).clamp_max(largest), losses), state
 
     def _scale(self, losses: Tensor, gramian: Tensor, part: Tensor) -> Tensor:
         """n, and 1 where that is 0 or not finite, shape (*B, m)."""
@@ -82,7 +82,7 @@ class MGDA(Weighting[Stateless]):
         if self.normalize != "l2":
             refused = values[part & (values <= 0)]
             rule = f'losses must be positive for normalize="{self.normalize}"'
-            require(refused.numel() == 0, rule, refused[:1].tolist)
+            require(refused.numel() == 0, rule, refused[:1].tolist())
         scale = {"l2": length, "loss": values, "loss+": values * length}[self.normalize]
         return torch.where((scale > 0) & (scale < torch.inf), scale, 1.0)
 

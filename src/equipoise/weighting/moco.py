@@ -6,9 +6,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from equipoise.batch import Number, per_instance
 from equipoise.errors import require
-from equipoise.simplex import Euclidean, Number, per_instance
-from equipoise.weighting.protocol import Weighting, observe, working_dtype
+from equipoise.simplex import Euclidean
+from equipoise.weighting.protocol import Weighting, emit, observe, working_dtype
 from equipoise.weighting.reweighted import check_jacobian, row_dtype, weigh_gramian, weigh_jacobian
 
 
@@ -108,13 +109,15 @@ class MoCo(Weighting[MoCoState]):
         K = weigh_gramian(_given("gramian", gramian), seen.weight)
         valid = seen.valid & torch.isfinite(K.sum((-2, -1))).unsqueeze(-1)
         pull = (K @ state.dual.unsqueeze(-1)).squeeze(-1)
-        push = torch.where(valid & present, pull + per_instance(self.regularization, pull) * state.dual, 0.0)
-        gamma = per_instance(self.step_size, push) / step**self.step_decay
+        push = torch.where(
+            valid & present, pull + per_instance("regularization", self.regularization, pull) * state.dual, 0.0
+        )
+        gamma = per_instance("step_size", self.step_size, push) / step**self.step_decay
         dual = torch.where(valid, Euclidean().step(state.dual, -push, gamma), state.dual)
         if self.tracks:
             tracked = torch.where(valid.unsqueeze(-1), tracked, state.tracked)
         new = MoCoState(dual, tracked, torch.where(valid, step, state.step))
-        return (dual * seen.weight).to(losses.dtype), new
+        return emit(dual * seen.weight, losses), new
 
     def weights(self, state: MoCoState) -> Tensor:
         """λ, shape (*B, m)."""
@@ -131,7 +134,7 @@ class MoCo(Weighting[MoCoState]):
             f"jacobian must have the shape {tuple(state.tracked.shape)} that the state was made for",
             tuple(rows.shape),
         )
-        beta = torch.where(present, per_instance(self.tracking, step) / step**self.tracking_decay, 0.0)
+        beta = torch.where(present, per_instance("tracking", self.tracking, step) / step**self.tracking_decay, 0.0)
         return torch.lerp(state.tracked, rows.to(state.tracked), beta.unsqueeze(-1).to(state.tracked))
 
 

@@ -6,9 +6,9 @@ from typing import Any, Generic, Literal, NamedTuple, TypeVar
 import torch
 from torch import Tensor
 
+from equipoise.batch import Number, per_instance
 from equipoise.errors import require
-from equipoise.simplex import Number, per_instance
-from equipoise.weighting.protocol import Weighting, observe, working_dtype
+from equipoise.weighting.protocol import Weighting, emit, observe, working_dtype
 
 S = TypeVar("S")
 
@@ -105,7 +105,7 @@ class Momentum(Weighting[MomentumState[S]]):
         drift = torch.where(valid, (target - state.weights).abs().sum(-1, keepdim=True), 0.0)
         weights = torch.where(valid, torch.lerp(target, state.weights, self._keep(drift, step)), state.weights)
         new = MomentumState(inner, weights, torch.where(valid, step, state.step))
-        return (weights * weight).to(losses.dtype), new
+        return emit(weights * weight, losses), new
 
     def rows(self, state: MomentumState[S]) -> Tensor | None:
         """Those of the inner weighting."""
@@ -119,11 +119,11 @@ class Momentum(Weighting[MomentumState[S]]):
             require(pooled, f"pool must name batch axes of a tensor of shape {tuple(drift.shape)}", self.pool)
             drift = drift.sum(self.pool, keepdim=True).expand_as(drift)
         if self.rule == "constant":
-            return torch.zeros_like(drift) + per_instance(self.rate, drift)
+            return torch.zeros_like(drift) + per_instance("rate", self.rate, drift)
         if self.rule == "released":
             return (1.0 - step * drift).clamp_min(0.0)
         moving = torch.where(drift > 0, step * drift, torch.ones_like(drift))
-        return (1.0 - per_instance(self.rate, drift) / moving).clamp_min(0.0)
+        return (1.0 - per_instance("rate", self.rate, drift) / moving).clamp_min(0.0)
 
 
 def _finite(name: str, statistic: Tensor, present: Tensor | None) -> Tensor:

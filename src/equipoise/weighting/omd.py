@@ -6,9 +6,10 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
+from equipoise.batch import Number, per_instance
 from equipoise.errors import require
-from equipoise.simplex import Box, Euclidean, Mirror, Number, per_instance
-from equipoise.weighting.protocol import Ideal, Weighting, observe, working_dtype
+from equipoise.simplex import Box, Euclidean, Mirror
+from equipoise.weighting.protocol import Ideal, Weighting, emit, observe, working_dtype
 
 
 class OMDState(NamedTuple):
@@ -112,7 +113,7 @@ class OMD(Weighting[OMDState]):
         new = self._ascend(state, gain, present, valid)
         del gain  # with a million objectives one buffer less is a third of the time
         dual = new.dual if self.order == "alternating" else state.dual
-        return (self.mirror.weights(dual) * weight).to(losses.dtype), new
+        return emit(self.mirror.weights(dual) * weight, losses), new
 
     def weights(self, state: OMDState) -> Tensor:
         """λ, shape (*B, m)."""
@@ -123,13 +124,13 @@ class OMD(Weighting[OMDState]):
         push = gain
         if not _is_zero(self.optimism):
             last = gain if present is None else torch.where(present, gain, state.previous)
-            push = gain + per_instance(self.optimism, gain) * (last - state.previous)
+            push = gain + per_instance("optimism", self.optimism, gain) * (last - state.previous)
             new = new._replace(previous=torch.where(valid, last, state.previous))
         if not isinstance(self.step_size, str):
-            dual = self._move(state.dual, push, per_instance(self.step_size, gain))
+            dual = self._move(state.dual, push, per_instance("step_size", self.step_size, gain))
             return new._replace(dual=torch.where(valid, dual, state.dual))
         norm = torch.hypot(state.norm, self.mirror.dual_norm(gain))
-        scale = per_instance(self.mirror.step_scale(gain.shape[-1]), gain)
+        scale = per_instance("p", self.mirror.step_scale(gain.shape[-1]), gain)
         eta = torch.where(norm > 0, scale / norm, torch.zeros_like(norm))
         if self.mirror.lazy:
             total = state.total + push

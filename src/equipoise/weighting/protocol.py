@@ -7,10 +7,10 @@ import torch
 from torch import Tensor
 
 from equipoise import preference as preferences
-from equipoise.batch import fit, fit_mask
+from equipoise.batch import constant, fit, fit_mask
 from equipoise.errors import require
 
-__all__ = ["Ideal", "Observed", "Stateless", "Weighting", "observe", "working_dtype"]
+__all__ = ["Ideal", "Observed", "Stateless", "Weighting", "emit", "observe", "working_dtype"]
 
 S = TypeVar("S")
 
@@ -114,7 +114,7 @@ def observe(
     # Both extremes pass a NaN on: the same as isfinite().all(), at a twentieth of its time.
     valid = torch.isfinite(values.amax(-1, keepdim=True)) & torch.isfinite(values.amin(-1, keepdim=True))
     if not (isinstance(ideal, float | int) and ideal == 0):
-        values = values - fit("ideal", torch.as_tensor(ideal, dtype=dtype, device=losses.device), losses)
+        values = values - fit("ideal", constant(ideal, values), losses)
     return Observed(weight * values, weight, valid, present)
 
 
@@ -147,3 +147,11 @@ def _read(tensor: Tensor, m: int, test: Callable[[Tensor], Tensor]) -> bool:
         return bool(test(tensor))
     except RuntimeError:  # under vmap values cannot be read
         return True
+
+
+def emit(coefficients: Tensor, losses: Tensor) -> Tensor:
+    """Coefficients in the dtype of the losses; beyond what half precision holds, the largest that it does."""
+    if losses.dtype == torch.float16:
+        limit = torch.finfo(losses.dtype).max
+        coefficients = coefficients.clamp(-limit, limit)
+    return coefficients.to(losses.dtype)

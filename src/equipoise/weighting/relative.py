@@ -8,7 +8,7 @@ from torch import Tensor
 
 from equipoise.batch import fit_mask
 from equipoise.errors import require
-from equipoise.weighting.protocol import Weighting, working_dtype
+from equipoise.weighting.protocol import Weighting, emit, working_dtype
 
 S = TypeVar("S")
 
@@ -74,7 +74,7 @@ class Relative(Weighting[RelativeState[S]]):
         first = torch.where(new & (values > 0), values, state.first)
         ratio = _ratio(values, first)
         coefficients, inner = self.inner.update(ratio, state.inner, preference, mask=mask, **extra)
-        return coefficients.to(losses.dtype), RelativeState(inner, first, state.seen | new)
+        return emit(coefficients, losses), RelativeState(inner, first, state.seen | new)
 
     def rows(self, state: RelativeState[S]) -> Tensor | None:
         """Those of the inner weighting."""

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from equipoise.errors import require
-from equipoise.weighting.protocol import Weighting, observe
+from equipoise.weighting.protocol import Weighting, emit, observe
 
 __all__ = ["Reweighted", "weigh_gramian", "weigh_jacobian"]
 
@@ -93,7 +93,7 @@ class Reweighted(Weighting[S], Generic[S]):
         inner, state = self.inner.update(losses, state, preference, mask=mask, **extra)
         if not self.coefficients:
             return inner, state
-        return (inner.to(weight) * weight).to(losses.dtype), state
+        return emit(inner.to(weight) * weight, losses), state
 
     def rows(self, state: S) -> Tensor | None:
         """Those of the inner weighting."""

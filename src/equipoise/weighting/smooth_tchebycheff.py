@@ -7,9 +7,9 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from equipoise.batch import Number, per_instance
 from equipoise.errors import require
-from equipoise.simplex import Number, per_instance
-from equipoise.weighting.protocol import Ideal, Stateless, Weighting, observe
+from equipoise.weighting.protocol import Ideal, Stateless, Weighting, emit, observe
 
 
 @dataclass(frozen=True)
@@ -51,13 +51,13 @@ class SmoothTchebycheff(Weighting[Stateless]):
         seen = observe(losses, preference, self.ideal, mask, inclusion)
         scale = self._scale(losses)
         gain = torch.where(seen.valid, seen.gain, torch.zeros_like(seen.gain))
-        alpha = torch.softmax(scale * gain / per_instance(self.mu, gain), -1)
-        return (scale * seen.weight * alpha).to(losses.dtype), state
+        alpha = torch.softmax(scale * gain / per_instance("mu", self.mu, gain), -1)
+        return emit(scale * seen.weight * alpha, losses), state
 
     def value(self, losses: Tensor, preference: Tensor) -> Tensor:
         """μ log Σ exp(w_i (f_i − z_i)/μ), for "mean" less its μ log m (TERM), shape (*B,)."""
         gain = observe(losses, preference, self.ideal, None).gain
-        mu = per_instance(self.mu, gain)
+        mu = per_instance("mu", self.mu, gain)
         shift = 0.0 if self.normalize == "sum" else math.log(losses.shape[-1])
         return (mu * (torch.logsumexp(self._scale(losses) * gain / mu, -1, keepdim=True) - shift)).squeeze(-1)
 

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from equipoise.errors import require
-from equipoise.weighting.protocol import Ideal, Stateless, Weighting, observe
+from equipoise.weighting.protocol import Ideal, Stateless, Weighting, emit, observe
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class Tchebycheff(Weighting[Stateless]):
         carried = seen.weight
         if self.scale == "unit":
             carried = torch.where(carried > 0, carried / preference.detach().to(carried), carried)
-        return (torch.where(chosen, carried, torch.zeros_like(carried))).to(losses.dtype), state
+        return emit(torch.where(chosen, carried, 0.0), losses), state
 
     def value(self, losses: Tensor, preference: Tensor) -> Tensor:
         """max_i w_i (f_i − z_i), shape (*B,)."""
