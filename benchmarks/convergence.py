@@ -32,8 +32,9 @@ from matplotlib.lines import Line2D
 from torch import Tensor
 
 from equipoise import OMD, Adaptive, Average, Conversion, Entropic, Euclidean, Last, PNorm
+from equipoise.batch import Number
 from equipoise.problems import Planted
-from equipoise.simplex import Mirror, Number
+from equipoise.simplex import Mirror
 from equipoise.theory import Geometry, Guarantee, best_p, sample_objectives
 
 SLOPE = -0.45

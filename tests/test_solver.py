@@ -1,13 +1,14 @@
 """The vectorised solver against a plain loop, and what it says to bad input."""
 
 import dataclasses
+from typing import Any
 
 import pytest
 import torch
 
 import equipoise as eq
 from equipoise.problems import F1, VLMOP2
-from equipoise.solver import Run, solve, solve_many
+from equipoise.solver import Run, Step, solve, solve_many
 from equipoise.weighting import MGDA, MoCo
 
 W = eq.preference.linspace(4)
@@ -47,7 +48,7 @@ def plain_loop(problem, w, weighting, *, step_size, steps, start):
 )
 def test_is_the_plain_loop_for_every_preference_and_seed(weighting):
     problem, seeds, steps = F1(), (0, 7), 12
-    outputs = {"last": eq.Last(), "mean": eq.Average()}
+    outputs: dict[str, eq.Conversion[Any]] = {"last": eq.Last(), "mean": eq.Average()}
     run = Run(weighting, outputs, 0.05)
     found = solve_many(problem, W, {"a": run}, seeds=seeds, steps=steps, dtype=torch.float64)["a"]
     assert found.losses["last"].shape == (2, 4, 2)
@@ -95,7 +96,7 @@ def test_a_sweep_is_the_settings_one_by_one():
 
 
 def test_reports_trajectory_and_calls_back():
-    seen = []
+    seen: list[Step] = []
     found = solve(VLMOP2(), W, eq.OMD(1.0), steps=5, trajectory=True, callback=seen.append)
     assert found.trajectory is not None
     assert found.trajectory.losses.shape == (5, 1, 4, 2)
