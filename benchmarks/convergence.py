@@ -20,7 +20,7 @@ from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from itertools import groupby
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import matplotlib as mpl
 import matplotlib.pyplot as plt
@@ -34,6 +34,7 @@ from torch import Tensor
 from equipoise import OMD, Adaptive, Average, Conversion, Entropic, Euclidean, Last, PNorm
 from equipoise.batch import Number
 from equipoise.problems import Planted
+from equipoise.problems.convex import Bounds
 from equipoise.simplex import Mirror
 from equipoise.theory import Geometry, Guarantee, best_p, sample_objectives
 
@@ -41,7 +42,6 @@ SLOPE = -0.45
 """The check: the gap falls at least like T^SLOPE, where the theorems say T^(-1/2)."""
 FIT_FROM = 100
 """The slope is fitted from this T on; before it the runs are still on their way from the corner."""
-DIMENSION, NOISE = 4, 1.0
 CURVATURES = {"affine": 0.0, "curved": 0.02, "bowl": 0.3, "needle": 0.0}
 NAMES: dict[Geometry, str] = {"pgd": "PGD", "eg": "EG", "pnorm": "p-norm"}
 
@@ -72,15 +72,67 @@ class Needle(Planted):
         return 0.9 * sign * (self.value / self.w).unsqueeze(-1) / (self.d * self.radius)
 
 
-def corner(problem: Planted) -> Tensor:
-    """The corner of the box farthest from the solution, (d,)."""
-    return torch.where(problem.optimum > 0, problem.lower, problem.upper).to(torch.float64)
+class Glimpse(NamedTuple):
+    """What one round sees of the objectives."""
+
+    exact: Tensor
+    """f(θ), (problems, *B, m)."""
+    noisy: Tensor
+    """One draw of the stochastic oracle at θ, (problems, *B, m)."""
+    pull: Callable[[Tensor], Tensor]
+    """From coefficients (problems, *B, m) to Σ c_i ∇f_i of the same draw, (problems, *B, d)."""
+
+
+class Ensemble:
+    """Problems of one family side by side; the leading dimension of every tensor is the problem.
+
+    U and L are the largest of the members, so that a theorem with them holds for each.
+    """
+
+    def __init__(self, members: Sequence[Planted]) -> None:
+        first = members[0]
+        self.members = tuple(members)
+        self.m, self.d, self.w, self.value, self.noise = first.m, first.d, first.w, first.value, first.noise
+        self.curvature, self.lower, self.upper = first.curvature, first.lower, first.upper
+        U, L = (max(getattr(member.bounds, name) for member in members) for name in "UL")
+        self.bounds = Bounds(U, L, first.radius)
+        self.optimum = torch.stack([member.optimum for member in members])
+        self.slopes = torch.stack([member.slopes for member in members])
+        self.level = first.value / first.w
+
+    def corners(self) -> Tensor:
+        """The corner of the box farthest from each solution, (problems, d)."""
+        return torch.where(self.optimum > 0, self.lower, self.upper).to(torch.float64)
+
+    def look(self, theta: Tensor, generator: torch.Generator) -> Glimpse:
+        """Objectives and stochastic feedback at θ (problems, *B, d): that of `Planted.sample`."""
+        step, exact = self._evaluate(theta)
+        coin = torch.randint(2, exact.shape, generator=generator, dtype=exact.dtype)
+        factor = 1.0 + self.noise * (2.0 * coin - 1.0)
+
+        def pull(coefficients: Tensor) -> Tensor:
+            noisy = coefficients * factor
+            linear = (noisy.flatten(1, -2) @ self.slopes).reshape(step.shape)
+            return torch.addcmul(linear, noisy.sum(-1, keepdim=True), step, value=self.curvature)
+
+        return Glimpse(exact, exact * factor, pull)
+
+    def gap(self, theta: Tensor) -> Tensor:
+        """The gap of θ (problems, *B, d) in units of the optimal value, (problems, *B)."""
+        _, exact = self._evaluate(theta)
+        return (self.w * exact).amax(-1) / self.value - 1.0
+
+    def _evaluate(self, theta: Tensor) -> tuple[Tensor, Tensor]:
+        step = (theta.flatten(1, -2) - self.optimum.unsqueeze(1)).view(theta.shape)
+        linear = (step.flatten(1, -2) @ self.slopes.mT).view(*theta.shape[:-1], self.m)
+        bowl = self.curvature / 2 * step.square().sum(-1, keepdim=True)
+        return step, linear + (self.level + bowl)
 
 
 # ------------------------------------------------------------------------------- one way to play
 @dataclass(frozen=True)
 class Arm:
-    """One way to play the game; it is run for every horizon T and every seed.
+    """One way to play the game; it is run on every problem for every T.
 
     Attributes:
         geometry: Mirror map of λ.
@@ -103,7 +155,7 @@ class Arm:
         """Whether λ keeps above 1/√T."""
         return self.geometry == "eg" and self.power > 0
 
-    def guarantee(self, problem: Planted, T: int) -> Guarantee:
+    def guarantee(self, problem: Ensemble, T: int) -> Guarantee:
         """The theorem for T rounds, with the tight constants: U and L bound w∘f and w_i ∇f_i."""
         w = float(problem.w.max())
         U, L, R = problem.bounds
@@ -119,7 +171,7 @@ class Arm:
             sampling=self.sampling,
         )
 
-    def bound(self, problem: Planted, T: int) -> float:
+    def bound(self, problem: Ensemble, T: int) -> float:
         """Bound on the expected gap after T rounds; NaN where nothing is proved."""
         theorem = self.guarantee(problem, T)
         if not self.adaptive and self.optimism == 0.0:
@@ -147,22 +199,22 @@ def mirror_of(arm: Arm, m: int, horizons: Sequence[int]) -> Mirror:
         return Euclidean()
     if arm.geometry == "pnorm":
         return PNorm(best_p(m))
-    return Entropic(floor=_column([T**-0.5 for T in horizons]) if arm.floored else 0.0)
+    return Entropic(floor=_tensor([T**-0.5 for T in horizons]) if arm.floored else 0.0)
 
 
-def weighting_of(problem: Planted, arms: Sequence[Arm], horizons: Sequence[int]) -> OMD:
-    """One OMD for arms with the same mirror map; what differs between them are tensors (arms, T, 1)."""
-    steps = [[abs(a.scale) * a.guarantee(problem, T).step_size_lambda(T) for T in horizons] for a in arms]
-    optimism = torch.tensor([a.optimism for a in arms], dtype=torch.float64).reshape(-1, 1, 1)
+def weighting_of(problem: Ensemble, arms: Sequence[Arm], horizons: Sequence[int]) -> OMD:
+    """One OMD for arms with the same mirror map; what differs between them is a tensor (arms, T)."""
+    steps = [[abs(arm.scale) * arm.guarantee(problem, T).step_size_lambda(T) for T in horizons] for arm in arms]
+    optimism = _tensor([[arm.optimism] for arm in arms])
     return OMD(
-        step_size="adaptive" if arms[0].adaptive else _column(steps),
+        step_size="adaptive" if arms[0].adaptive else _tensor(steps),
         mirror=mirror_of(arms[0], problem.m, horizons),
         optimism=optimism if bool(optimism.any()) else 0.0,
     )
 
 
-def _column(values: Sequence[Any]) -> Tensor:
-    return torch.tensor(values, dtype=torch.float64).unsqueeze(-1)
+def _tensor(values: Sequence[Any]) -> Tensor:
+    return torch.tensor(values, dtype=torch.float64)
 
 
 def _mirror_key(arm: Arm) -> tuple[Geometry, bool, bool]:
@@ -180,91 +232,83 @@ _WIDE = 50  # from this m on the arithmetic, not the call, is what a step costs
 
 
 def measure(
-    problem: Planted,
-    arms: Sequence[Arm],
-    horizons: Sequence[int],
-    *,
-    seeds: int,
-    outputs: Mapping[str, Output] = AVERAGE,
+    problem: Ensemble, arms: Sequence[Arm], horizons: Sequence[int], outputs: Mapping[str, Output] = AVERAGE
 ) -> dict[str, Tensor]:
     """The gaps that the arms end with, in units of the optimal value.
 
     Args:
-        problem: The problem.
+        problem: The problems; each has a run of its own.
         arms: The ways to play; those with the same mirror map side by side.
-        horizons: The numbers of rounds T; each has its own run, with its own step sizes.
-        seeds: Runs of each, which differ in the noise.
+        horizons: The numbers of rounds T; each has a run of its own, with its own step sizes.
         outputs: What is read off a run.
 
     Returns:
-        A tensor (arms, T, seeds) for every output.
+        A tensor (problems, arms, T) for every output.
     """
     if problem.m < _WIDE:
-        return _play(problem, arms, horizons, seeds, outputs)
-    parts = [_play(problem, arms, (T,), seeds, outputs) for T in horizons]
-    return {name: torch.cat([part[name] for part in parts], 1) for name in outputs}
+        return _play(problem, arms, horizons, outputs)
+    parts = [_play(problem, arms, (T,), outputs) for T in horizons]
+    return {name: torch.cat([part[name] for part in parts], -1) for name in outputs}
 
 
 def _play(
-    problem: Planted, arms: Sequence[Arm], horizons: Sequence[int], seeds: int, outputs: Mapping[str, Output]
+    problem: Ensemble, arms: Sequence[Arm], horizons: Sequence[int], outputs: Mapping[str, Output]
 ) -> dict[str, Tensor]:
-    """Algorithm 1 on the batch (arms, T, seeds). A run goes on after its T; what it gave by then is kept."""
-    batch = (len(arms), len(horizons), seeds)
-    generator = torch.Generator().manual_seed(problem.seed)
-    theta = corner(problem).expand(*batch, problem.d).clone()
-    losses = problem.losses(theta)
-    eta = _column([[[a.guarantee(problem, T).step_size_theta(T)] for T in horizons] for a in arms])
-    sign = _column([[[-1.0 if a.scale < 0 else 1.0]] for a in arms])
-    players = _players(problem, arms, horizons, losses)
-    powers: Number = _column([[a.power] for a in arms]) if any(a.power for a in arms) else 0.0
+    """Algorithm 1 on the batch (problems, arms, T). A run goes on after its T; what it gave by then is kept."""
+    batch = (len(problem.members), len(arms), len(horizons))
+    generator = torch.Generator().manual_seed(problem.members[0].seed)
+    theta = problem.corners()[:, None, None].expand(*batch, problem.d).contiguous()
+    eta = _tensor([[arm.guarantee(problem, T).step_size_theta(T) for T in horizons] for arm in arms]).unsqueeze(-1)
+    sign = _tensor([-1.0 if arm.scale < 0 else 1.0 for arm in arms])[:, None, None]
+    exact = problem.look(theta, generator).exact
+    players = _players(problem, arms, horizons, exact)
+    powers: Number = _tensor([[arm.power] for arm in arms]) if any(arm.power for arm in arms) else 0.0
     conversions = {name: output(powers) for name, output in outputs.items()}
-    states = {name: c.init({"theta": theta}, losses) for name, c in conversions.items()}
+    states = {name: conversion.init({"θ": theta}, exact) for name, conversion in conversions.items()}
     gaps = {name: torch.full(batch, torch.nan, dtype=torch.float64) for name in outputs}
 
     for t in range(1, max(horizons) + 1):
-        theta = theta.detach().requires_grad_()
-        seen = problem.sample(theta, generator)
-        coefficients = players(sign * seen.detach(), _presence(problem.m, arms, batch, generator))
-        (gradient,) = torch.autograd.grad(seen, theta, coefficients)
-        iterate = {"theta": theta.detach()}
-        losses = problem.losses(iterate["theta"])
-        states = {name: c.update(iterate, losses, states[name]) for name, c in conversions.items()}
+        exact, noisy, pull = problem.look(theta, generator)
+        for name, conversion in conversions.items():
+            states[name] = conversion.update({"θ": theta}, exact, states[name])
         if t in horizons:
             k = horizons.index(t)
-            for name, c in conversions.items():
-                gaps[name][:, k] = problem.gap(c.output(states[name])["theta"])[:, k] / problem.value
-        theta = (iterate["theta"] - eta * gradient).clamp(problem.lower, problem.upper)
+            for name, conversion in conversions.items():
+                gaps[name][..., k] = problem.gap(conversion.output(states[name])["θ"])[..., k]
+        coefficients = players(sign * noisy, _presence(problem.m, arms, batch, generator))
+        theta = (theta - eta * pull(coefficients)).clamp_(problem.lower, problem.upper)
     return gaps
 
 
 def _players(
-    problem: Planted, arms: Sequence[Arm], horizons: Sequence[int], losses: Tensor
+    problem: Ensemble, arms: Sequence[Arm], horizons: Sequence[int], losses: Tensor
 ) -> Callable[[Tensor, dict[str, Tensor]], Tensor]:
-    """The λ of all arms: a function from losses to coefficients, (arms, T, seeds, m)."""
+    """The λ of all arms: a function from losses to coefficients, (problems, arms, T, m)."""
     groups = [list(group) for _, group in groupby(arms, _mirror_key)]
     sizes = [len(group) for group in groups]
     weightings = [weighting_of(problem, group, horizons) for group in groups]
-    states = [omd.init(part) for omd, part in zip(weightings, losses.split(sizes), strict=True)]
+    states = [omd.init(part) for omd, part in zip(weightings, losses.split(sizes, 1), strict=True)]
 
-    def play(seen: Tensor, presence: dict[str, Tensor]) -> Tensor:
-        split = {name: tensor.split(sizes) for name, tensor in presence.items()}
+    def play(noisy: Tensor, presence: dict[str, Tensor]) -> Tensor:
+        split = {name: tensor.split(sizes, 1) for name, tensor in presence.items()}
         coefficients = []
-        for i, (omd, part) in enumerate(zip(weightings, seen.split(sizes), strict=True)):
+        for i, (omd, part) in enumerate(zip(weightings, noisy.split(sizes, 1), strict=True)):
             here = {name: tensors[i] for name, tensors in split.items()}
             moved, states[i] = omd.update(part, states[i], problem.w, **here)
             coefficients.append(moved)
-        return torch.cat(coefficients)
+        return torch.cat(coefficients, 1)
 
     return play
 
 
 def _presence(m: int, arms: Sequence[Arm], batch: tuple[int, ...], generator: torch.Generator) -> dict[str, Tensor]:
     """Mask and inclusion probabilities, if some arm does not look at all objectives."""
-    single = torch.tensor([arm.sampling == "single" for arm in arms]).reshape(-1, 1, 1, 1)
-    if not bool(single.any()):
+    if all(arm.sampling == "full" for arm in arms):
         return {}
+    single = torch.tensor([arm.sampling == "single" for arm in arms])[:, None, None]
     drawn, inclusion = sample_objectives(m, 1, batch=batch, generator=generator)
-    return {"mask": drawn | ~single, "inclusion": torch.where(single, inclusion.to(torch.float64), 1.0)}
+    share = torch.where(single, inclusion.to(torch.float64), 1.0)
+    return {"mask": drawn | ~single, "inclusion": share.expand(1, *share.shape)}
 
 
 # ------------------------------------------------------------------------------- curves and checks
@@ -280,7 +324,7 @@ class Curve:
         m: Number of objectives.
         label: What was run.
         horizons: T.
-        gaps: Mean gap over the seeds, in units of the optimal value.
+        gaps: Mean gap over the problems, in units of the optimal value.
         errors: Standard errors of these means.
         bounds: Bound on its expectation, in the same unit.
         must: "pass" and "fail" the check; "bound": keep below the bound, at any slope.
@@ -326,7 +370,12 @@ class Curve:
 
 
 def curves(
-    problem: Planted, family: str, arms: Mapping[str, Arm], horizons: Sequence[int], must: Must = "pass", **options: Any
+    problem: Ensemble,
+    family: str,
+    arms: Mapping[str, Arm],
+    horizons: Sequence[int],
+    must: Must = "pass",
+    **options: Any,
 ) -> Iterator[Curve]:
     """Run arms and pair every gap with its bound; `options` go to `measure`."""
     measured = measure(problem, list(arms.values()), horizons, **options)
@@ -334,13 +383,13 @@ def curves(
         for output, gaps in measured.items():
             proved = output != "last"
             bounds = tuple(arm.bound(problem, T) / problem.value if proved else math.nan for T in horizons)
-            mean, error = gaps[a].mean(-1), gaps[a].std(-1, correction=0) / gaps.shape[-1] ** 0.5
+            error = gaps[:, a].std(0, correction=0) / len(gaps) ** 0.5
             yield Curve(
                 problem=family,
                 m=problem.m,
                 label=label if output == "average" else f"{label}, {output}",
                 horizons=tuple(horizons),
-                gaps=tuple(mean.tolist()),
+                gaps=tuple(gaps[:, a].mean(0).tolist()),
                 errors=tuple(error.tolist()),
                 bounds=bounds,
                 must="fail" if arm.scale <= 0 else "none" if math.isnan(bounds[0]) else must,
@@ -353,28 +402,31 @@ class Plan:
     """How much is run.
 
     Attributes:
-        seeds: The numbers of objectives m, and how many runs each gets.
+        problems: The numbers of objectives m, and how many problems each gets.
         horizons: The numbers of rounds T.
+        costly: The largest T for 1,000 objectives where a round is slow: the archive and the p-norm.
         fixed: The T at which numbers of objectives and step sizes are compared.
-        seed: Of the problems and of the noise.
+        seed: Of the first problem, and of the noise.
     """
 
-    seeds: Mapping[int, int] = field(default_factory=lambda: {2: 32, 10: 32, 100: 16, 1000: 4})
+    problems: Mapping[int, int] = field(default_factory=lambda: {2: 16, 10: 16, 100: 8, 1000: 4})
     horizons: tuple[int, ...] = (10, 30, 100, 300, 1000, 3000, 10_000)
+    costly: int = 3000
     fixed: int = 1000
     seed: int = 0
 
-    def problem(self, family: str, m: int) -> Planted:
-        """The problem of a family with m objectives."""
+    def ensemble(self, family: str, m: int, *, noise: float = 1.0) -> Ensemble:
+        """The problems of a family with m objectives, in four dimensions."""
         make = Needle if family == "needle" else Planted
-        return make(m, DIMENSION, CURVATURES[family], self.seed, noise=NOISE)
+        seeds = range(self.seed, self.seed + self.problems[m])
+        return Ensemble([make(m, 4, CURVATURES[family], seed, noise=noise) for seed in seeds])
 
-    def few(self, m: int) -> int:
-        """Runs where every round is costly: the archive and the p-norm."""
-        return max(2, self.seeds[m] // 2)
+    def slow(self, m: int) -> tuple[int, ...]:
+        """The horizons where a round is slow."""
+        return tuple(T for T in self.horizons if m < 1000 or self.costly >= T)
 
 
-QUICK = Plan({2: 8, 10: 8, 100: 4}, (10, 30, 100, 300, 1000, 3000), 300)
+QUICK = Plan({2: 16, 10: 16}, (10, 30, 100, 300, 1000, 3000), 3000, 300)
 
 PLAYERS = {"PGD": Arm("pgd"), "EG": Arm("eg")}
 CONTROLS = {
@@ -386,53 +438,49 @@ CONTROLS = {
 
 def rates(plan: Plan) -> Iterator[Curve]:
     """Th:4 to th:8 and the p-norm: the rate in T for every m, with the controls that must fail."""
-    for m, seeds in plan.seeds.items():
-        affine, curved = plan.problem("affine", m), plan.problem("curved", m)
-        yield from curves(affine, "affine", PLAYERS | CONTROLS, plan.horizons, seeds=seeds)
+    for m in plan.problems:
+        affine, curved = plan.ensemble("affine", m), plan.ensemble("curved", m)
+        yield from curves(affine, "affine", PLAYERS | CONTROLS, plan.horizons)
         if best_p(m) < 2.0:  # else it is PGD
-            yield from curves(affine, "affine", {"p-norm": Arm("pnorm")}, plan.horizons, seeds=plan.few(m))
-        yield from curves(curved, "curved", PLAYERS, plan.horizons, seeds=plan.few(m), outputs=BOTH)
-        yield from curves(curved, "curved", CONTROLS, plan.horizons, seeds=plan.few(m))
+            yield from curves(affine, "affine", {"p-norm": Arm("pnorm")}, plan.slow(m))
+        yield from curves(curved, "curved", PLAYERS, plan.slow(m), outputs=BOTH)
+        yield from curves(curved, "curved", CONTROLS, plan.slow(m))
 
 
 def archives(plan: Plan) -> Iterator[Curve]:
     """Algorithm 2 with and without a capacity, where iterates do dominate one another."""
-    horizons = tuple(T for T in plan.horizons if T <= 1000)
+    horizons = tuple(T for T in plan.horizons if plan.fixed >= T)
     outputs = BOTH | {"adaptive, no capacity": Adaptive}
     for m in (2, 10):
-        yield from curves(plan.problem("bowl", m), "bowl", PLAYERS, horizons, "bound", seeds=8, outputs=outputs)
+        yield from curves(plan.ensemble("bowl", m), "bowl", PLAYERS, horizons, "bound", outputs=outputs)
 
 
 def needles(plan: Plan) -> Iterator[Curve]:
     """One objective against m − 1: what the geometry is worth when λ has far to go."""
     arms = PLAYERS | {"p-norm": Arm("pnorm")}
-    for m in plan.seeds:
-        yield from curves(plan.problem("needle", m), "needle", arms, (plan.fixed,), "bound", seeds=plan.few(m))
+    for m in plan.problems:
+        yield from curves(plan.ensemble("needle", m), "needle", arms, (plan.fixed,), "bound")
 
 
 def samplings(plan: Plan) -> Iterator[Curve]:
     """All objectives in every round against one."""
-    arms = {
-        f"{name}, {sampling}": replace(arm, sampling=sampling)
-        for name, arm in PLAYERS.items()
-        for sampling in ("full", "single")
-    }
-    yield from curves(plan.problem("affine", 10), "affine", arms, plan.horizons, "bound", seeds=16)
+    kinds: tuple[Literal["full", "single"], ...] = ("full", "single")
+    arms = {f"{name}, {kind}": replace(arm, sampling=kind) for name, arm in PLAYERS.items() for kind in kinds}
+    yield from curves(plan.ensemble("affine", 10), "affine", arms, plan.horizons, "bound")
 
 
 def powers(plan: Plan) -> Iterator[Curve]:
     """Later iterates count more."""
     arms = {f"{name}, power {p}": replace(arm, power=p) for name, arm in PLAYERS.items() for p in (0, 1, 4)}
-    yield from curves(plan.problem("curved", 10), "curved", arms, plan.horizons, "bound", seeds=16)
+    yield from curves(plan.ensemble("curved", 10), "curved", arms, plan.horizons, "bound")
 
 
 def optimisms(plan: Plan) -> Iterator[Curve]:
     """Optimism, with noise and without: a bound for EG, none for PGD."""
     arms = {f"{name}, c = {c}": replace(arm, optimism=c) for name, arm in PLAYERS.items() for c in (0, 1, 5, 50)}
-    noisy = plan.problem("affine", 10)
-    exact = replace(noisy, noise=0.0)
-    yield from curves(noisy, "affine", arms, plan.horizons, "bound", seeds=8)
-    yield from curves(exact, "affine, exact", arms, plan.horizons, "bound", seeds=1, outputs=AND_LAST)
+    exact = plan.ensemble("affine", 10, noise=0.0)
+    yield from curves(plan.ensemble("affine", 10), "affine", arms, plan.horizons, "bound")
+    yield from curves(exact, "affine, exact", arms, plan.horizons, "bound", outputs=AND_LAST)
 
 
 @dataclass(frozen=True)
@@ -471,11 +519,11 @@ class Sweep:
 def sweeps(plan: Plan) -> Iterator[Sweep]:
     """The adaptive step against the best fixed one of four decades around the theoretical step."""
     scales = tuple(10.0 ** (k / 2) for k in range(-4, 5))
-    for m in [m for m in plan.seeds if m in {2, 10, 100}]:
-        problem = plan.problem("affine", m)
+    for m in [m for m in plan.problems if m < 1000]:
+        problem = plan.ensemble("affine", m)
         for geometry, name in NAMES.items():
             arms = [Arm(geometry, scale=scale) for scale in scales] + [Arm(geometry, adaptive=True)]
-            gaps = measure(problem, arms, (plan.fixed,), seeds=8)["average"].mean(-1).squeeze(-1).tolist()
+            gaps = measure(problem, arms, (plan.fixed,))["average"].mean(0).squeeze(-1).tolist()
             bound = arms[-1].bound(problem, plan.fixed) / problem.value
             yield Sweep(name, m, plan.fixed, scales, tuple(gaps[:-1]), gaps[-1], bound)
 

@@ -3,7 +3,7 @@
 from equipoise import preference, simplex, state, theory
 from equipoise.conversion import Adaptive, Average, Conversion, Last
 from equipoise.errors import EquipoiseError, NonFiniteLossError, StateMismatchError
-from equipoise.registry import Method, methods
+from equipoise.registry import Method, group_dro, methods
 from equipoise.simplex import Box, Entropic, Euclidean, PNorm
 from equipoise.solver import Run, Solution, solve, solve_many
 from equipoise.weighting import (
@@ -52,6 +52,7 @@ __all__ = [
     "StateMismatchError",
     "Tchebycheff",
     "Weighting",
+    "group_dro",
     "methods",
     "preference",
     "simplex",

@@ -1,10 +1,14 @@
 """The methods of the literature by name: each a weighting with a conversion."""
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from equipoise import preference
+from equipoise.batch import Number
 from equipoise.conversion import Adaptive, Average, Conversion, Last
+from equipoise.errors import require
 from equipoise.simplex import Entropic, Euclidean
 from equipoise.weighting import (
     EPO,
@@ -21,7 +25,7 @@ from equipoise.weighting import (
     Weighting,
 )
 
-__all__ = ["Method", "methods"]
+__all__ = ["Method", "group_dro", "methods"]
 
 
 @dataclass(frozen=True)
@@ -35,6 +39,26 @@ class Method:
 
     weighting: Weighting[Any]
     conversion: Conversion[Any]
+
+
+def group_dro(counts: Sequence[int], adjustment: float = 0.0, step_size: Number = 0.01) -> Method:
+    """GroupDRO with its generalisation adjustment: the weights see f_g + C/√n_g, the gradient step f_g.
+
+    The adjustment is an ideal point z_g = −C/√n_g.
+
+    Args:
+        counts: n_g, the training samples of every group.
+        adjustment: C ≥ 0.
+        step_size: η of the weights, for gains w∘f: m times the literature's for uniform w.
+
+    Example:
+        >>> group_dro([100, 4], adjustment=1.0).weighting.ideal
+        (-0.1, -0.5)
+    """
+    require(len(counts) >= 1 and min(counts) >= 1, "counts must be at least 1 for every group", list(counts))
+    require(adjustment >= 0, "adjustment must be non-negative", adjustment)
+    ideal = tuple(-adjustment / math.sqrt(n) for n in counts)
+    return Method(OMD(step_size, Entropic(), order="alternating", ideal=ideal), Last())
 
 
 def methods() -> dict[str, Method]:

@@ -1,0 +1,61 @@
+"""The methods by name, and GroupDRO with its adjustment."""
+
+import dataclasses
+from typing import Any
+
+import pytest
+import torch
+
+import equipoise as eq
+
+PAPER = [
+    "LS", "TCH", "STCH", "OMDgd-TCH", "AdaOMDgd-TCH", "OMDeg-TCH", "AdaOMDeg-TCH", "ExcessMTL", "EPO", "FERERO",
+    "MGDA", "CR-MOGM", "Moco", "PMTL", "AdaExcessMTL", "STCH w/ momentum", "AdaLS", "AdaTCH",
+]  # fmt: skip
+LITERATURE = ["FedAvg", "TERM", "AFL", "ALMO", "GroupDRO"]
+
+
+def test_every_name_of_the_literature_is_there():
+    assert set(PAPER + LITERATURE) <= eq.methods().keys()
+
+
+def test_a_method_can_be_printed_compared_and_changed():
+    method: Any = eq.methods()["OMDgd-TCH"]
+    assert repr(method) == repr(eq.methods()["AFL"])
+    assert method == eq.methods()["AFL"]
+    changed = dataclasses.replace(method, weighting=dataclasses.replace(method.weighting, step_size=0.5))
+    assert changed != method
+    assert eq.methods()["OMDgd-TCH"] == method
+
+
+def test_group_dro_by_hand():
+    # q = (.5, .5), L = (1, 2), C = 1, n = (100, 4): exponents .01 · (1.1, 2.5).
+    losses, half = torch.tensor([1.0, 2.0], dtype=torch.float64), torch.tensor([0.5, 0.5], dtype=torch.float64)
+    weighting = eq.group_dro([100, 4], adjustment=1.0, step_size=0.02).weighting
+    coefficients, _ = weighting.update(losses, weighting.init(losses), half)
+    assert (2 * coefficients).tolist() == pytest.approx([0.49650006, 0.50349994], abs=1e-8)
+    plain = eq.group_dro([100, 4], step_size=0.02).weighting
+    coefficients, _ = plain.update(losses, plain.init(losses), half)
+    assert (2 * coefficients).tolist() == pytest.approx([0.49750002, 0.50249998], abs=1e-8)
+
+
+def test_afl_by_hand():
+    # λ = (.5, .5), f = (1, 2), η = .1 for f, that is .2 for w∘f.
+    losses, half = torch.tensor([1.0, 2.0], dtype=torch.float64), torch.tensor([0.5, 0.5], dtype=torch.float64)
+    afl: Any = eq.methods()["AFL"].weighting
+    weighting = dataclasses.replace(afl, step_size=0.2)
+    _, state = weighting.update(losses, weighting.init(losses), half)
+    assert weighting.weights(state).tolist() == pytest.approx([0.45, 0.55])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"counts": [10, 0]}, r"counts must be at least 1 for every group; found \[10, 0\]"),
+        ({"counts": []}, r"counts must be at least 1 for every group; found \[\]"),
+        ({"counts": [10], "adjustment": -1.0}, r"adjustment must be non-negative; found -1\.0"),
+    ],
+)
+def test_bad_input(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        eq.group_dro(**arguments)
