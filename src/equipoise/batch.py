@@ -5,7 +5,7 @@ from torch import Tensor
 
 from equipoise.errors import require
 
-__all__ = ["Number", "constant", "fit", "fit_mask", "per_instance"]
+__all__ = ["Number", "check_state", "constant", "fit", "fit_mask", "per_instance"]
 
 Number = float | Tensor
 """A setting: a float, or in a sweep a tensor that broadcasts over the batch shape."""
@@ -22,6 +22,12 @@ def fit(name: str, tensor: Tensor, losses: Tensor) -> Tensor:
 def fit_mask(mask: Tensor | None, losses: Tensor) -> Tensor | None:
     """A mask expanded to the losses' shape and brought to their device; None stays None."""
     return None if mask is None else fit("mask", mask, losses).to(device=losses.device, dtype=torch.bool)
+
+
+def check_state(held: Tensor, losses: Tensor) -> None:
+    """Raise ValueError unless a state's tensor (*B, m) was made for losses of this shape."""
+    shape = tuple(losses.shape)
+    require(held.shape == shape, f"state must be of losses of shape {shape}", tuple(held.shape))
 
 
 def per_instance(name: str, value: Number, like: Tensor) -> Number:

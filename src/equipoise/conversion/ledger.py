@@ -10,7 +10,7 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from equipoise.batch import Number, fit_mask
+from equipoise.batch import Number, check_state, fit_mask
 from equipoise.conversion.average import iterate_weight, weight_dtype
 from equipoise.conversion.protocol import record_dtype, recordable
 from equipoise.errors import require
@@ -97,11 +97,7 @@ class Ledger:
             What happens to the slots, and the new state. A problem whose newest losses are not
             finite, or of which some objective was never observed, is left as it was.
         """
-        require(
-            state.observed.shape == losses.shape,
-            f"state must be of losses of shape {tuple(losses.shape)}",
-            tuple(state.observed.shape),
-        )
+        check_state(state.observed, losses)
         present = fit_mask(mask, losses)
         newest = losses.detach().to(state.observed.dtype)
         sound = recordable(newest, present).unsqueeze(-1)

@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from equipoise.batch import Number, per_instance
+from equipoise.batch import Number, check_state, per_instance
 from equipoise.errors import require
 from equipoise.simplex import Euclidean
 from equipoise.weighting.local import Local, Target, observe_local, ray
@@ -359,11 +359,7 @@ class FERERO(Weighting[FEREROState]):
         **extra: Tensor,  # noqa: ARG002
     ) -> tuple[Tensor, FEREROState]:
         """Coefficients λ_f + Bᵀλ_h, shape (*B, m)."""
-        require(
-            state.descent.shape == losses.shape,
-            f"state must be of losses of shape {tuple(losses.shape)}",
-            tuple(state.descent.shape),
-        )
+        check_state(state.descent, losses)
         seen = observe_local(losses, preference, self.ideal, gramian=gramian, mask=mask, inclusion=inclusion)
         p = ray(seen.weight, self.target, seen.present)
         found = self.solver.solve(Dual(seen, p, per_instance("c_h", self.c_h, p), losses.dtype), state)

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from equipoise.batch import Number, per_instance
+from equipoise.batch import Number, check_state, per_instance
 from equipoise.errors import require
 from equipoise.simplex import Euclidean
 from equipoise.weighting.protocol import Weighting, emit, observe, working_dtype
@@ -96,11 +96,7 @@ class MoCo(Weighting[MoCoState]):
         **extra: Tensor,  # noqa: ARG002
     ) -> tuple[Tensor, MoCoState]:
         """Coefficients λ∘w for the rows of `rows`, shape (*B, m), λ being the moved one."""
-        require(
-            state.dual.shape == losses.shape,
-            f"state must be of losses of shape {tuple(losses.shape)}",
-            tuple(state.dual.shape),
-        )
+        check_state(state.dual, losses)
         seen = observe(losses, preference, 0.0, mask, inclusion)
         present, step, tracked = seen.weight > 0, state.step + 1.0, state.tracked
         if self.tracks:

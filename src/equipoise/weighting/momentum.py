@@ -6,7 +6,7 @@ from typing import Any, Generic, Literal, NamedTuple, TypeVar
 import torch
 from torch import Tensor
 
-from equipoise.batch import Number, per_instance
+from equipoise.batch import Number, check_state, per_instance
 from equipoise.errors import require
 from equipoise.weighting.protocol import Weighting, emit, observe, working_dtype
 
@@ -86,11 +86,7 @@ class Momentum(Weighting[MomentumState[S]]):
         **extra: Any,
     ) -> tuple[Tensor, MomentumState[S]]:
         """Coefficients α⁽ᵗ⁾ ∘ w, shape (*B, m)."""
-        require(
-            state.weights.shape == losses.shape,
-            f"state must be of losses of shape {tuple(losses.shape)}",
-            tuple(state.weights.shape),
-        )
+        check_state(state.weights, losses)
         _, weight, valid, present = observe(losses, preference, 0.0, mask, inclusion)
         if inclusion is not None:
             extra["inclusion"] = inclusion

@@ -6,7 +6,7 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from equipoise.batch import Number, per_instance
+from equipoise.batch import Number, check_state, per_instance
 from equipoise.errors import require
 from equipoise.simplex import Box, Euclidean, Mirror
 from equipoise.weighting.protocol import Ideal, Weighting, emit, observe, working_dtype
@@ -104,11 +104,7 @@ class OMD(Weighting[OMDState]):
         **extra: Tensor,  # noqa: ARG002
     ) -> tuple[Tensor, OMDState]:
         """Coefficients λ ∘ w, shape (*B, m), and the moved dual."""
-        require(
-            state.dual.shape == losses.shape,
-            f"state must be of losses of shape {tuple(losses.shape)}",
-            tuple(state.dual.shape),
-        )
+        check_state(state.dual, losses)
         gain, weight, valid, present = observe(losses, preference, self.ideal, mask, inclusion)
         new = self._ascend(state, gain, present, valid)
         del gain  # with a million objectives one buffer less is a third of the time

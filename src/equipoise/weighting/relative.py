@@ -6,8 +6,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 import torch
 from torch import Tensor
 
-from equipoise.batch import fit_mask
-from equipoise.errors import require
+from equipoise.batch import check_state, fit_mask
 from equipoise.weighting.protocol import Weighting, emit, working_dtype
 
 S = TypeVar("S")
@@ -61,11 +60,7 @@ class Relative(Weighting[RelativeState[S]]):
         **extra: Any,
     ) -> tuple[Tensor, RelativeState[S]]:
         """Coefficients of the inner weighting at f/f⁽⁰⁾, shape (*B, m)."""
-        require(
-            state.first.shape == losses.shape,
-            f"state must be of losses of shape {tuple(losses.shape)}",
-            tuple(state.first.shape),
-        )
+        check_state(state.first, losses)
         values = losses.detach().to(state.first)
         present = fit_mask(mask, losses)
         present = torch.ones_like(state.seen) if present is None else present
