@@ -47,7 +47,7 @@ def main(out: Path) -> None:
         for output in OUTPUTS:
             losses = found[name].losses[output].double()
             volume = metrics.hypervolume(losses, problem.reference).mean()
-            cells += f"{volume:>11.4f}{metrics.imbalance(losses, w).median():>9.2%}"
+            cells += f"{volume:>11.4f}{metrics.imbalance(losses, w).quantile(0.5):>9.2%}"
         print(f"{name:20}{cells}")
 
     panels = [

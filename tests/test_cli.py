@@ -8,7 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 import equipoise as eq
-from equipoise.cli import app, nearest
+from equipoise.cli import app, named
 
 runner = CliRunner()
 
@@ -54,7 +54,7 @@ def test_lists_what_can_be_reproduced():
         (("solve", "F1", "--method", "AdaOMD"), "nearest: AdaOMDgd-TCH"),
         (("solve", "F1", "--seeds", "0;1"), "seeds must be whole numbers separated by commas; found '0;1'"),
         (("solve", "F1", "--steps", "0"), "steps must be at least 1; found 0"),
-        (("solve", "F1", "--preferences", "1"), "n must be at least 2; found 1"),
+        (("solve", "F1", "--preferences", "1"), "preferences must be at least 2; found 1"),
         (("reproduce", "table-hw"), "nearest: table-hv"),
         (("reproduce", "table-hv", "--preset", "texts"), "preset must be one of published, text; found 'texts'"),
         (("reproduce", "table-hv", "--workers", "0"), "workers must be at least 1; found 0"),
@@ -75,4 +75,4 @@ def test_bad_input_ends_with_a_message_and_not_with_a_traceback():
 
 
 def test_names_are_found_whatever_their_case():
-    assert nearest("method", "ls", ["LS", "TCH"]) == "LS"
+    assert named("method", "ls", ["LS", "TCH"]) == "LS"

@@ -180,7 +180,7 @@ def test_through_by_hand():
 
 
 def test_through_recovers_the_paper_s_preferences_from_the_exact_front():
-    # methods.md section 9: TCH points of VLMOP2 for the first five of w_1 = linspace(.01, .99, 10).
+    # TCH points of VLMOP2 for the first five of w_1 = linspace(.01, .99, 10).
     points = [(0.973011, 0.009828), (0.930672, 0.125576), (0.878658, 0.259173), (0.803732, 0.407924)]
     torch.testing.assert_close(through(torch.tensor(points, dtype=torch.float64)), linspace(10)[:4], rtol=0, atol=2e-6)
 

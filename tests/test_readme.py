@@ -48,3 +48,8 @@ def test_the_recipe_for_a_method_works():
     losses, w = torch.tensor([3.0, 1.0, 2.0]), torch.tensor([0.2, 0.5, 0.3])
     coefficients, _ = weighting.update(losses, weighting.init(losses), w)
     torch.testing.assert_close(coefficients, torch.tensor([0.1, 0.0, 0.15]))
+    batched = torch.vmap(lambda f: weighting.update(f, weighting.init(f), w)[0])(torch.stack([losses, losses.flip(0)]))
+    torch.testing.assert_close(batched[0], coefficients)
+    mask = torch.tensor([True, True, False])
+    absent, _ = weighting.update(-losses, weighting.init(losses), w, mask=mask)
+    torch.testing.assert_close(absent, torch.tensor([0.1, 0.25, 0.0]))

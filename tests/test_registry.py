@@ -28,6 +28,11 @@ def test_a_method_can_be_printed_compared_and_changed():
     assert eq.methods()["OMDgd-TCH"] == method
 
 
+def test_an_unknown_name_gets_the_nearest_ones():
+    with pytest.raises(KeyError, match=r"name must be a known one; found 'AdaOMD'; nearest: AdaOMD\w+-TCH"):
+        eq.methods()["AdaOMD"]
+
+
 def test_group_dro_by_hand():
     # q = (.5, .5), L = (1, 2), C = 1, n = (100, 4): exponents .01 · (1.1, 2.5).
     losses, half = torch.tensor([1.0, 2.0], dtype=torch.float64), torch.tensor([0.5, 0.5], dtype=torch.float64)

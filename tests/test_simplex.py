@@ -469,13 +469,13 @@ def test_a_size_for_each_problem(mirror: Mirror):
 
 
 def test_pgd_by_hand():
-    # methods.md 4.5: λ = (.5, .5), f = (1, 2), η = .1.
+    # λ = (.5, .5), f = (1, 2), η = .1.
     new = Euclidean().step(vector(0.5, 0.5), vector(1.0, 2.0), 0.1)
     torch.testing.assert_close(new, vector(0.45, 0.55), rtol=0, atol=1e-15)
 
 
 def test_eg_by_hand():
-    # methods.md 3.3.
+    # By hand.
     gain = vector(0.3, 0.7) * vector(2.0, 1.0)
     new = Entropic().step(Entropic().start(gain), gain)
     torch.testing.assert_close(new.exp(), vector(0.4750208, 0.5249792), rtol=0, atol=5e-8)
@@ -508,7 +508,7 @@ def test_a_floor_that_does_not_fit_the_dual_set_is_refused():
 
 
 def test_pnorm_by_hand():
-    # methods.md 3.4: m = 4, uniform, s = e_1, η = .5, q = 2 ln 4.
+    # m = 4, uniform, s = e_1, η = .5, q = 2 ln 4.
     s = vector(1.0, 0.0, 0.0, 0.0)
     p, q = PNorm().exponents(4)
     assert q == pytest.approx(2.7725887, abs=1e-7)

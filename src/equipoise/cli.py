@@ -1,27 +1,28 @@
 """The command line: `equipoise methods`, `problems`, `solve`, `reproduce`."""
 
-import difflib
+import dataclasses
 import json
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated
 
 try:
     import typer
     from rich.console import Console
-    from rich.table import Table
+    from rich.table import Column, Table
 except ImportError as missing:  # pragma: no cover
     raise SystemExit("the command line needs: pip install 'equipoise[experiments]'") from missing
 
 import torch
 
-from equipoise import metrics, preference
+from equipoise import __version__, metrics, preference
 from equipoise.conversion import Last
-from equipoise.errors import EquipoiseError
+from equipoise.errors import EquipoiseError, require
 from equipoise.experiments import catalogue
 from equipoise.experiments.cells import write_atomically
 from equipoise.problems import KnownFront, problems
-from equipoise.registry import Method, methods
+from equipoise.registry import Method, methods, nearest
 from equipoise.solver import solve as solve_problem
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False, help=__doc__)
@@ -38,23 +39,51 @@ def main() -> None:
         sys.exit(2)
 
 
-def nearest(kind: str, name: str, known: list[str]) -> str:
-    """The known name that was meant, or a ValueError that lists the nearest ones."""
-    folded = {key.casefold(): key for key in known}
-    if name.casefold() in folded:
-        return folded[name.casefold()]
-    close = difflib.get_close_matches(name.casefold(), folded, n=3, cutoff=0.3)
-    hint = ", ".join(folded[key] for key in close) or ", ".join(known)
-    raise ValueError(f"{kind} must be a known name; found {name!r}; nearest: {hint}")
+def named(kind: str, name: str, known: Iterable[str]) -> str:
+    """The known name that was meant, whatever its case, or a ValueError that lists the nearest ones."""
+    known = list(known)
+    for key in known:
+        if key.casefold() == name.casefold():
+            return key
+    raise ValueError(f"{kind} must be a known name; found {name!r}; nearest: {nearest(name, known)}")
+
+
+def brief(value: object) -> str:
+    """A weighting or conversion with the settings that are not its defaults."""
+    if not dataclasses.is_dataclass(value):
+        return repr(value)
+    parts = []
+    for field in dataclasses.fields(value):
+        setting = getattr(value, field.name)
+        default = field.default_factory() if callable(field.default_factory) else field.default
+        if setting != default:
+            many = isinstance(setting, tuple) and len(setting) > 3
+            parts.append(f"{field.name}={f'<{len(setting)} of them>' if many else brief(setting)}")
+    return f"{type(value).__name__}({', '.join(parts)})"
+
+
+def _version(value: bool) -> None:  # noqa: FBT001
+    if value:
+        console.print(f"equipoise {__version__}", highlight=False)
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: Annotated[  # noqa: FBT002
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    """Preference-guided multi-objective learning: name a trade-off, get the Pareto point that has it."""
 
 
 @app.command("methods")
 def list_methods() -> None:
-    """List every method: its weighting, its conversion, what it needs."""
-    table = Table("method", "weighting", "conversion", "needs")
+    """List every method: its weighting and conversion with what is not their default, and what it needs."""
+    table = Table(Column("method", overflow="fold"), Column("weighting", overflow="fold"), "conversion", "needs")
     for name, method in methods().items():
         needs = ", ".join(sorted(method.weighting.needs)) or "losses"
-        table.add_row(name, repr(method.weighting), repr(method.conversion), needs)
+        table.add_row(name, brief(method.weighting), brief(method.conversion), needs)
     console.print(table)
 
 
@@ -80,10 +109,11 @@ def solve_command(
     json_file: Annotated[Path | None, typer.Option("--json", help="Write the solutions to this file.")] = None,
 ) -> None:
     """Solve a problem for many preferences at once."""
-    target = problems()[nearest("problem", problem, list(problems()))]
-    name = nearest("method", method, list(methods()))
+    target = problems()[named("problem", problem, problems())]
+    name = named("method", method, methods())
     chosen = methods()[name]
     wanted = _integers("seeds", seeds)
+    require(preferences >= 2, "preferences must be at least 2", preferences)
     weights = preference.linspace(preferences)
     outputs = {"solution": chosen.conversion, "last": Last()}
     found = solve_problem(
@@ -97,7 +127,7 @@ def solve_command(
         progress=console.is_terminal,
     )
     losses = found.losses["solution"].to(torch.float64)
-    table = Table(title=f"{target.name}, {name}, {len(wanted)} seeds", title_justify="left")
+    table = Table(title=f"{target.name}, {name}, seeds {seeds}", title_justify="left")
     for head in ("w", "f (mean over the seeds)", "w∘f", "largest/smallest w∘f − 1"):
         table.add_column(head, justify="right")
     for w, f in zip(weights, losses.mean(0), strict=True):
@@ -150,7 +180,7 @@ def reproduce(
         raise ValueError(f"preset must be one of {', '.join(presets)}; found {preset!r}")
     if workers < 1:
         raise ValueError(f"workers must be at least 1; found {workers}")
-    item = items[nearest("name", name, list(items))]
+    item = items[named("name", name, items)]
     request = catalogue.Request(console, out, "published" if preset == "published" else "text", workers, json_file)
     item.run(request)
 
@@ -169,7 +199,7 @@ def _numbers(values: torch.Tensor) -> str:
 def _plot(path: Path, problem: KnownFront, weights: torch.Tensor, losses: torch.Tensor, name: str) -> None:
     from equipoise.experiments import figures  # noqa: PLC0415
 
-    figure = figures.front_grid([[(problem, name, losses)]], weights, size=3.2)
+    figure = figures.front_grid([[(problem, name, losses)]], weights, {name: f"{problem.name}, {name}"}, size=3.2)
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path)
     console.print(f"wrote {path}", highlight=False)

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from types import FunctionType
 
-__all__ = ["EquipoiseError", "NonFiniteLossError", "StateMismatchError", "require"]
+__all__ = ["EquipoiseError", "NonFiniteLossError", "StateMismatchError", "UnknownNameError", "require"]
 
 
 class EquipoiseError(ValueError):
@@ -16,6 +16,13 @@ class NonFiniteLossError(EquipoiseError):
 
 class StateMismatchError(EquipoiseError):
     """A saved state belongs to another configuration; the message says what differs."""
+
+
+class UnknownNameError(EquipoiseError, KeyError):
+    """A method or problem of that name is not known; the message lists the nearest ones."""
+
+    def __str__(self) -> str:
+        return str(self.args[0])
 
 
 def require(condition: bool, rule: str, found: object | Callable[[], object]) -> None:  # noqa: FBT001

@@ -1,14 +1,15 @@
 """The methods of the literature by name: each a weighting with a conversion."""
 
+import difflib
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from equipoise import preference
 from equipoise.batch import Number
 from equipoise.conversion import Adaptive, Average, Conversion, Last
-from equipoise.errors import require
+from equipoise.errors import UnknownNameError, require
 from equipoise.simplex import Entropic, Euclidean
 from equipoise.weighting import (
     EPO,
@@ -25,7 +26,9 @@ from equipoise.weighting import (
     Weighting,
 )
 
-__all__ = ["Method", "group_dro", "methods"]
+__all__ = ["Method", "Named", "group_dro", "methods", "nearest"]
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -39,6 +42,20 @@ class Method:
 
     weighting: Weighting[Any]
     conversion: Conversion[Any]
+
+
+class Named(dict[str, T]):
+    """A dictionary whose KeyError lists the nearest names."""
+
+    def __missing__(self, name: str) -> T:
+        raise UnknownNameError(f"name must be a known one; found {name!r}; nearest: {nearest(name, self)}")
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """The known names that look most like a given one, or all of them."""
+    folded = {key.casefold(): key for key in known}
+    close = difflib.get_close_matches(name.casefold(), folded, n=3, cutoff=0.3)
+    return ", ".join(folded[key] for key in close or folded)
 
 
 def group_dro(counts: Sequence[int], adjustment: float = 0.0, step_size: Number = 0.01) -> Method:
@@ -61,7 +78,7 @@ def group_dro(counts: Sequence[int], adjustment: float = 0.0, step_size: Number 
     return Method(OMD(step_size, Entropic(), order="alternating", ideal=ideal), Last())
 
 
-def methods() -> dict[str, Method]:
+def methods() -> Named[Method]:
     """Every method by the name that the paper or its literature uses, with the paper's synthetic settings.
 
     PMTL's references are the paper's ten preferences, for two objectives; with more it needs its own.
@@ -76,28 +93,30 @@ def methods() -> dict[str, Method]:
     gd = OMD(step_size=1.0, mirror=Euclidean())
     eg = OMD(step_size=1.0, mirror=Entropic())
     references = tuple((w, v) for w, v in preference.linspace(10).tolist())
-    return {
-        "LS": Method(Linear(), Last()),
-        "FedAvg": Method(Linear(), Last()),
-        "TCH": Method(Tchebycheff(), Last()),
-        "STCH": Method(SmoothTchebycheff(mu=0.01), Last()),
-        "STCH w/ momentum": Method(Momentum(SmoothTchebycheff(mu=0.01)), Last()),
-        "TERM": Method(SmoothTchebycheff(mu=1.0, normalize="mean"), Last()),
-        "OMDgd-TCH": Method(gd, Average()),
-        "OMDeg-TCH": Method(eg, Average()),
-        "AdaOMDgd-TCH": Method(gd, Adaptive()),
-        "AdaOMDeg-TCH": Method(eg, Adaptive()),
-        "AFL": Method(gd, Average()),
-        "ALMO": Method(gd, Average()),
-        "GroupDRO": Method(OMD(step_size=0.01, mirror=Entropic(), order="alternating"), Last()),
-        "AdaLS": Method(Linear(), Adaptive()),
-        "AdaTCH": Method(Tchebycheff(), Adaptive()),
-        "ExcessMTL": Method(ExcessRisk(1.0), Average()),
-        "AdaExcessMTL": Method(ExcessRisk(1.0), Adaptive()),
-        "MGDA": Method(MGDA(), Last()),
-        "CR-MOGM": Method(Momentum(MGDA()), Last()),
-        "Moco": Method(MoCo(1.0), Last()),
-        "EPO": Method(EPO(), Last()),
-        "FERERO": Method(FERERO(), Last()),
-        "PMTL": Method(PMTL(references), Last()),
-    }
+    return Named(
+        {
+            "LS": Method(Linear(), Last()),
+            "FedAvg": Method(Linear(), Last()),
+            "TCH": Method(Tchebycheff(), Last()),
+            "STCH": Method(SmoothTchebycheff(mu=0.01), Last()),
+            "STCH w/ momentum": Method(Momentum(SmoothTchebycheff(mu=0.01)), Last()),
+            "TERM": Method(SmoothTchebycheff(mu=1.0, normalize="mean"), Last()),
+            "OMDgd-TCH": Method(gd, Average()),
+            "OMDeg-TCH": Method(eg, Average()),
+            "AdaOMDgd-TCH": Method(gd, Adaptive()),
+            "AdaOMDeg-TCH": Method(eg, Adaptive()),
+            "AFL": Method(gd, Average()),
+            "ALMO": Method(gd, Average()),
+            "GroupDRO": Method(OMD(step_size=0.01, mirror=Entropic(), order="alternating"), Last()),
+            "AdaLS": Method(Linear(), Adaptive()),
+            "AdaTCH": Method(Tchebycheff(), Adaptive()),
+            "ExcessMTL": Method(ExcessRisk(1.0), Average()),
+            "AdaExcessMTL": Method(ExcessRisk(1.0), Adaptive()),
+            "MGDA": Method(MGDA(), Last()),
+            "CR-MOGM": Method(Momentum(MGDA()), Last()),
+            "Moco": Method(MoCo(1.0), Last()),
+            "EPO": Method(EPO(), Last()),
+            "FERERO": Method(FERERO(), Last()),
+            "PMTL": Method(PMTL(references), Last()),
+        }
+    )

@@ -13,7 +13,7 @@ from equipoise.batch import Number
 from equipoise.conversion import Conversion, Last
 from equipoise.errors import NonFiniteLossError, require
 from equipoise.problems import Problem
-from equipoise.registry import Method
+from equipoise.registry import Method, methods
 from equipoise.weighting import Weighting
 
 __all__ = ["Run", "Solution", "Step", "Trajectory", "solve", "solve_many"]
@@ -77,7 +77,7 @@ class Step(NamedTuple):
 def solve(
     problem: Problem,
     preferences: Tensor | Sequence[Sequence[float]],
-    method: Method | Weighting[Any],
+    method: Method | Weighting[Any] | str,
     *,
     step_size: Number = 0.02,
     conversions: Mapping[str, Conversion[Any]] | None = None,
@@ -89,7 +89,7 @@ def solve(
     Args:
         problem: The problem.
         preferences: Shape (preferences, m).
-        method: A method of the registry, or a weighting.
+        method: A method of the registry or its name, or a weighting.
         step_size: η of the gradient step.
         conversions: The outputs wanted, by name. By default the method's own as "solution", or the
             last iterate for a bare weighting.
@@ -100,12 +100,14 @@ def solve(
         The solutions, with batch shape (*sweep, seeds, preferences).
 
     Example:
-        >>> from equipoise import methods, preference
+        >>> from equipoise import preference
         >>> from equipoise.problems import VLMOP2
-        >>> found = solve(VLMOP2(), preference.linspace(10), methods()["AdaOMDgd-TCH"], steps=200)
+        >>> found = solve(VLMOP2(), preference.linspace(10), "AdaOMDgd-TCH", steps=200)
         >>> found.losses["solution"].shape
         torch.Size([1, 10, 2])
     """
+    if isinstance(method, str):
+        method = methods()[method]
     weighting = method.weighting if isinstance(method, Method) else method
     if conversions is None:
         conversions = {"solution": method.conversion if isinstance(method, Method) else Last()}
@@ -205,6 +207,8 @@ class _Stack:
             (problem.lower + margin, problem.upper - margin),
         )
         for name, run in runs.items():
+            eta = torch.as_tensor(run.step_size)
+            require(bool((eta > 0).all()), "step_size must be positive", run.step_size)
             unknown = sorted(run.weighting.needs - STATISTICS)
             require(not unknown, f"run {name!r} needs a statistic that the solver cannot give", unknown)
         self.problem, self.seeds = problem, tuple(seeds)

@@ -202,7 +202,7 @@ def test_graphs_are_not_kept(conversion: Conversion[Any]):
 
 @every
 def test_snapshots_do_not_follow_the_model(conversion: Conversion[Any]):
-    """The released code keeps references, and with them the last iterate: methods.md, finding 1."""
+    """The released code keeps references, and with them the last iterate."""
     path = iterates(6, 2)
     expected = conversion.output(record(conversion, path))
     live = {name: tensor.clone() for name, tensor in path[0][0].items()}

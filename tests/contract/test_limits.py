@@ -109,7 +109,7 @@ def test_term_with_uniform_preference_is_the_tilted_softmax():
     uniform, t = torch.full((M,), 1 / M, dtype=torch.float64), 1.7
     term = coefficients(eq.SmoothTchebycheff(1 / t, normalize="mean"), w=uniform)
     torch.testing.assert_close(term, torch.softmax(t * LOSSES, -1), rtol=1e-12, atol=0)
-    # methods.md 4.3: the gradient of STCH is 1/m of that of TERM at the tilt t when its smoothing is 1/(m t).
+    # the gradient of STCH is 1/m of that of TERM at the tilt t when its smoothing is 1/(m t).
     stch = coefficients(eq.SmoothTchebycheff(1 / (M * t)), w=uniform)
     torch.testing.assert_close(M * stch, term, rtol=1e-12, atol=0)
 

@@ -7,7 +7,7 @@ import torch
 
 import equipoise as eq
 
-# README's and design.md's table, as far as it is a matter of loss values.
+# The README's table, as far as it is a matter of loss values.
 TABLE = {
     "LS": (eq.Linear, eq.Last),
     "FedAvg": (eq.Linear, eq.Last),

@@ -56,7 +56,7 @@ class Member:
 
 
 class BoundedMemory:
-    """The archive of design.md with capacity K: a list, and the rules one after another."""
+    """The archive with capacity K: a list, and the rules one after another."""
 
     def __init__(self, capacity: int, ties: Ties = "stored") -> None:
         self.capacity, self.ties = capacity, ties

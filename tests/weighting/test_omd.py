@@ -34,20 +34,20 @@ mirrored = pytest.mark.parametrize("mirror", MIRRORS, ids=repr)
 
 
 def test_eg_by_hand():
-    # methods.md 3.3.
+    # By hand.
     assert weights_after(eq.OMD(1.0, eq.Entropic()), [vector(2.0, 1.0)], vector(0.3, 0.7)) == pytest.approx(
         [0.4750208, 0.5249792], abs=5e-8
     )
 
 
 def test_afl_by_hand():
-    # methods.md 4.5, η = .1 with the factor m of uniform w.
+    # η = .1 with the factor m of uniform w.
     afl = eq.OMD(0.2, eq.Euclidean())
     assert weights_after(afl, [vector(1.0, 2.0)], HALF) == pytest.approx([0.45, 0.55])
 
 
 def test_groupdro_by_hand():
-    # methods.md 4.4, η = .01 with the factor m; the θ-step has the new weights.
+    # η = .01 with the factor m; the θ-step has the new weights.
     dro = eq.OMD(0.02, eq.Entropic(), order="alternating")
     c, state = dro.update(vector(1.0, 2.0), dro.init(HALF), HALF)
     expected = [0.49750002, 0.50249998]
@@ -62,7 +62,7 @@ def test_groupdro_with_its_adjustment_by_hand():
 
 
 def test_pnorm_by_hand():
-    # methods.md 3.4, with gains e_1.
+    # with gains e_1.
     uniform = torch.full((4,), 0.25, dtype=torch.float64)
     found = weights_after(eq.OMD(0.5, eq.PNorm()), [vector(4.0, 0.0, 0.0, 0.0)], uniform)
     assert found == pytest.approx([0.71291776, 0.09569408, 0.09569408, 0.09569408], abs=5e-9)

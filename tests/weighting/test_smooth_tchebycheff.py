@@ -21,7 +21,7 @@ HALF = vector(0.5, 0.5)
 
 
 def test_stch_by_hand():
-    # methods.md 4.2.
+    # By hand.
     stch = eq.SmoothTchebycheff(mu=0.1)
     assert stch.value(vector(1.0, 2.0), HALF).item() == pytest.approx(1.00067153, abs=5e-9)
     expected = [0.5 * 0.00669285, 0.5 * 0.99330715]
@@ -32,7 +32,7 @@ def test_stch_by_hand():
 
 
 def test_term_by_hand():
-    # methods.md 4.3, t = 1.
+    # A tilt of one.
     term = eq.SmoothTchebycheff(mu=1.0, normalize="mean")
     assert term.value(vector(1.0, 2.0), HALF).item() == pytest.approx(1.62011451, abs=5e-9)
     assert step(term, vector(1.0, 2.0), HALF) == pytest.approx([0.26894142, 0.73105858], abs=5e-9)

@@ -17,7 +17,7 @@ def step(weighting: eq.Tchebycheff, f: torch.Tensor, w: torch.Tensor, **given: t
 
 
 def test_by_hand():
-    # methods.md 4.1: w∘f = (.6, .8).
+    # w∘f = (.6, .8).
     f, w = vector(3.0, 1.0), vector(0.2, 0.8)
     assert step(TCH, f, w) == [0.0, 0.8]
     assert step(UNIT, f, w) == [0.0, 1.0]

@@ -5,6 +5,7 @@ paper's text says. Where they differ is explained in docs/synthetic.md.
 """
 
 import math
+import statistics
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
@@ -289,7 +290,6 @@ def run_task(task: Task) -> list[tuple[Spec, Result]]:
             result: Result = {
                 "losses": losses[k].tolist(),
                 "hypervolume": float(metrics.hypervolume(losses[k], problem.reference)),
-                "imbalance": float(metrics.imbalance(losses[k], w).nanmedian()),
                 "diverged": int(solution.diverged[k].sum()),
             }
             cells.append((cell_spec(task.preset, task.problem, row, seed), result))
@@ -377,12 +377,19 @@ def table(
                     name,
                     float(volumes.mean()),
                     float(volumes.std(correction=0)),
-                    float(torch.tensor([r["imbalance"] for r in results]).nanmedian()),
+                    _imbalance([r["losses"] for r in results]),
                     sum(r["diverged"] for r in results),
                     [r["losses"] for r in results],
                 )
             )
     return cells
+
+
+def _imbalance(losses: list[list[list[float]]]) -> float:
+    """The median over seeds and preferences of largest/smallest w_i f_i − 1; what diverged does not count."""
+    values = metrics.imbalance(torch.tensor(losses, dtype=torch.float64), preference.linspace(PREFERENCES))
+    numbers: list[float] = [value for value in values.flatten().tolist() if not math.isnan(value)]
+    return statistics.median(numbers)
 
 
 def as_json(cells: Sequence[TableCell], preset: Preset) -> list[dict[str, Any]]:
@@ -397,7 +404,7 @@ def as_json(cells: Sequence[TableCell], preset: Preset) -> list[dict[str, Any]]:
             "paper_std": cell.paper[1],
             "preset": preset,
             "within": cell.within,
-            "imbalance": None if math.isnan(cell.imbalance) else cell.imbalance,
+            "imbalance": cell.imbalance if math.isfinite(cell.imbalance) else None,
             "diverged": cell.diverged,
         }
         for cell in cells

@@ -68,7 +68,7 @@ class EPO(Weighting[EPOState]):
         fallbacks = {"min_norm", "preference"}
         require(self.fallback in fallbacks, 'fallback must be "min_norm" or "preference"', self.fallback)
 
-    def init(self, losses: Tensor, **extra: Tensor) -> EPOState:  # noqa: ARG002
+    def init(self, losses: Tensor, **extra: Tensor) -> EPOState:
         """No program solved yet."""
         return EPOState(torch.zeros(losses.shape[:-1], dtype=torch.int64, device=losses.device))
 
@@ -81,7 +81,7 @@ class EPO(Weighting[EPOState]):
         gramian: Tensor,
         mask: Tensor | None = None,
         inclusion: Tensor | None = None,
-        **extra: Tensor,  # noqa: ARG002
+        **extra: Tensor,
     ) -> tuple[Tensor, EPOState]:
         """Coefficients α in the simplex, shape (*B, m)."""
         require(

@@ -66,7 +66,7 @@ class ExcessRisk(Weighting[ExcessRiskState]):
         require(self.order in orders, 'order must be "simultaneous" or "alternating"', self.order)
         require(self.weigh in {"excess", "gradients"}, 'weigh must be "excess" or "gradients"', self.weigh)
 
-    def init(self, losses: Tensor, *, jacobian: Tensor, **extra: Tensor) -> ExcessRiskState:  # type: ignore[override]  # noqa: ARG002
+    def init(self, losses: Tensor, *, jacobian: Tensor, **extra: Tensor) -> ExcessRiskState:  # type: ignore[override]
         """λ uniform, S = 0."""
         check_jacobian(jacobian, losses)
         zeros = torch.zeros(losses.shape, dtype=working_dtype(losses), device=losses.device)
@@ -82,7 +82,7 @@ class ExcessRisk(Weighting[ExcessRiskState]):
         jacobian: Tensor,
         mask: Tensor | None = None,
         inclusion: Tensor | None = None,
-        **extra: Tensor,  # noqa: ARG002
+        **extra: Tensor,
     ) -> tuple[Tensor, ExcessRiskState]:
         """Coefficients λ∘w, shape (*B, m)."""
         require(

@@ -103,7 +103,7 @@ class ExactDual:
     def __post_init__(self) -> None:
         require(self.trust > 0, "trust must be positive", self.trust)
 
-    def solve(self, dual: Dual, state: FEREROState) -> Multipliers:  # noqa: ARG002
+    def solve(self, dual: Dual, state: FEREROState) -> Multipliers:
         """The multipliers; those of the last step play no part."""
         seen, p = dual.seen, dual.ray
         absent = ~seen.present
@@ -341,7 +341,7 @@ class FERERO(Weighting[FEREROState]):
         require(isinstance(self.solver, DualSolver), "solver must be ExactDual() or DualDescent()", self.solver)
         require(self.target in {"inverse", "direct"}, 'target must be "inverse" or "direct"', self.target)
 
-    def init(self, losses: Tensor, **extra: Tensor) -> FEREROState:  # noqa: ARG002
+    def init(self, losses: Tensor, **extra: Tensor) -> FEREROState:
         """λ_f uniform."""
         zeros = torch.zeros(losses.shape, dtype=working_dtype(losses), device=losses.device)
         capped = torch.zeros(losses.shape[:-1], dtype=torch.int64, device=losses.device)
@@ -356,7 +356,7 @@ class FERERO(Weighting[FEREROState]):
         gramian: Tensor,
         mask: Tensor | None = None,
         inclusion: Tensor | None = None,
-        **extra: Tensor,  # noqa: ARG002
+        **extra: Tensor,
     ) -> tuple[Tensor, FEREROState]:
         """Coefficients λ_f + Bᵀλ_h, shape (*B, m)."""
         check_state(state.descent, losses)

@@ -20,7 +20,7 @@ class Linear(Weighting[Stateless]):
 
     ideal: Ideal = 0.0
 
-    def init(self, losses: Tensor, **extra: Tensor) -> Stateless:  # noqa: ARG002
+    def init(self, losses: Tensor, **extra: Tensor) -> Stateless:
         """No state."""
         return Stateless()
 
@@ -32,10 +32,10 @@ class Linear(Weighting[Stateless]):
         *,
         mask: Tensor | None = None,
         inclusion: Tensor | None = None,
-        **extra: Tensor,  # noqa: ARG002
+        **extra: Tensor,
     ) -> tuple[Tensor, Stateless]:
         """Coefficients w, shape (*B, m)."""
-        seen = observe(losses, preference, 0.0, mask, inclusion)
+        seen = observe(losses, preference, 0.0, mask, inclusion, **extra)
         return emit(seen.weight, losses), state
 
     def value(self, losses: Tensor, preference: Tensor) -> Tensor:

@@ -45,7 +45,7 @@ class MGDA(Weighting[Stateless]):
         require(self.normalize in known, f"normalize must be one of {known}", self.normalize)
         require(0 <= self.margin <= 0.5, "margin must lie in [0, 0.5]", self.margin)
 
-    def init(self, losses: Tensor, **extra: Tensor) -> Stateless:  # noqa: ARG002
+    def init(self, losses: Tensor, **extra: Tensor) -> Stateless:
         """No state."""
         return Stateless()
 
@@ -58,7 +58,7 @@ class MGDA(Weighting[Stateless]):
         gramian: Tensor,
         mask: Tensor | None = None,
         inclusion: Tensor | None = None,
-        **extra: Tensor,  # noqa: ARG002
+        **extra: Tensor,
     ) -> tuple[Tensor, Stateless]:
         """Coefficients α∘w/n, shape (*B, m)."""
         m = losses.shape[-1]

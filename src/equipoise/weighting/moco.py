@@ -73,7 +73,7 @@ class MoCo(Weighting[MoCoState]):
         """The Jacobian where it is tracked, else the Gramian."""
         return frozenset({"jacobian" if self.tracks else "gramian"})
 
-    def init(self, losses: Tensor, *, jacobian: Tensor | None = None, **extra: Tensor) -> MoCoState:  # noqa: ARG002
+    def init(self, losses: Tensor, *, jacobian: Tensor | None = None, **extra: Tensor) -> MoCoState:
         """λ uniform, Y = 0."""
         dual = torch.full(losses.shape, 1.0 / losses.shape[-1], dtype=working_dtype(losses), device=losses.device)
         tracked = torch.empty((*losses.shape, 0), device=losses.device)
@@ -93,7 +93,7 @@ class MoCo(Weighting[MoCoState]):
         inclusion: Tensor | None = None,
         gramian: Tensor | None = None,
         jacobian: Tensor | None = None,
-        **extra: Tensor,  # noqa: ARG002
+        **extra: Tensor,
     ) -> tuple[Tensor, MoCoState]:
         """Coefficients λ∘w for the rows of `rows`, shape (*B, m), λ being the moved one."""
         check_state(state.dual, losses)

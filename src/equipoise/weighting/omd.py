@@ -81,7 +81,7 @@ class OMD(Weighting[OMDState]):
         orders = {"simultaneous", "alternating"}
         require(self.order in orders, 'order must be "simultaneous" or "alternating"', self.order)
 
-    def init(self, losses: Tensor, **extra: Tensor) -> OMDState:  # noqa: ARG002
+    def init(self, losses: Tensor, **extra: Tensor) -> OMDState:
         """λ⁽¹⁾ uniform, or the point of `dual_set` nearest to it."""
         zeros = torch.zeros(losses.shape, dtype=working_dtype(losses), device=losses.device)
         if self.dual_set is not None:
@@ -101,11 +101,11 @@ class OMD(Weighting[OMDState]):
         *,
         mask: Tensor | None = None,
         inclusion: Tensor | None = None,
-        **extra: Tensor,  # noqa: ARG002
+        **extra: Tensor,
     ) -> tuple[Tensor, OMDState]:
         """Coefficients λ ∘ w, shape (*B, m), and the moved dual."""
+        gain, weight, valid, present = observe(losses, preference, self.ideal, mask, inclusion, **extra)
         check_state(state.dual, losses)
-        gain, weight, valid, present = observe(losses, preference, self.ideal, mask, inclusion)
         new = self._ascend(state, gain, present, valid)
         del gain  # with a million objectives one buffer less is a third of the time
         dual = new.dual if self.order == "alternating" else state.dual

@@ -65,7 +65,7 @@ class PMTL(Weighting[PMTLState]):
         require(self.phase_steps >= 0, "phase_steps must be non-negative", self.phase_steps)
         require(self.target in {"inverse", "direct"}, 'target must be "inverse" or "direct"', self.target)
 
-    def init(self, losses: Tensor, **extra: Tensor) -> PMTLState:  # noqa: ARG002
+    def init(self, losses: Tensor, **extra: Tensor) -> PMTLState:
         """Before the first phase."""
         step = torch.zeros((*losses.shape[:-1], 1), dtype=torch.int64, device=losses.device)
         return PMTLState(step, torch.zeros_like(step, dtype=torch.bool))
@@ -79,7 +79,7 @@ class PMTL(Weighting[PMTLState]):
         gramian: Tensor,
         mask: Tensor | None = None,
         inclusion: Tensor | None = None,
-        **extra: Tensor,  # noqa: ARG002
+        **extra: Tensor,
     ) -> tuple[Tensor, PMTLState]:
         """Coefficients c, shape (*B, m)."""
         m = losses.shape[-1]

@@ -68,7 +68,7 @@ class Weighting(Protocol[S]):
         """
         ...
 
-    def rows(self, state: S) -> Tensor | None:  # noqa: ARG002
+    def rows(self, state: S) -> Tensor | None:
         """The rows that the coefficients multiply, if not this step's gradients."""
         return None
 
@@ -97,8 +97,15 @@ def observe(
     ideal: Ideal,
     mask: Tensor | None,
     inclusion: Tensor | None = None,
+    *,
+    gramian: Tensor | None = None,  # noqa: ARG001
+    jacobian: Tensor | None = None,  # noqa: ARG001
 ) -> Observed:
-    """Check the arguments of `update` and bring them into the form that every weighting uses."""
+    """Check the arguments of `update` and bring them into the form that every weighting uses.
+
+    `update` passes on the statistics that it does not need itself: their names are known here, and a
+    misspelt one is a TypeError.
+    """
     require(losses.ndim >= 1, "losses must have shape (*B, m)", tuple(losses.shape))
     require(losses.is_floating_point(), "losses must be floating-point numbers", losses.dtype)
     m, dtype = losses.shape[-1], working_dtype(losses)

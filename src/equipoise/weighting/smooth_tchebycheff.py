@@ -33,7 +33,7 @@ class SmoothTchebycheff(Weighting[Stateless]):
         require(bool((torch.as_tensor(self.mu) > 0).all()), "mu must be positive", self.mu)
         require(self.normalize in {"sum", "mean"}, 'normalize must be "sum" or "mean"', self.normalize)
 
-    def init(self, losses: Tensor, **extra: Tensor) -> Stateless:  # noqa: ARG002
+    def init(self, losses: Tensor, **extra: Tensor) -> Stateless:
         """No state."""
         return Stateless()
 
@@ -45,10 +45,10 @@ class SmoothTchebycheff(Weighting[Stateless]):
         *,
         mask: Tensor | None = None,
         inclusion: Tensor | None = None,
-        **extra: Tensor,  # noqa: ARG002
+        **extra: Tensor,
     ) -> tuple[Tensor, Stateless]:
         """Coefficients w ∘ softmax(w ∘ (f − z)/μ), shape (*B, m)."""
-        seen = observe(losses, preference, self.ideal, mask, inclusion)
+        seen = observe(losses, preference, self.ideal, mask, inclusion, **extra)
         scale = self._scale(losses)
         gain = torch.where(seen.valid, seen.gain, torch.zeros_like(seen.gain))
         alpha = torch.softmax(scale * gain / per_instance("mu", self.mu, gain), -1)

@@ -28,7 +28,7 @@ class Tchebycheff(Weighting[Stateless]):
     def __post_init__(self) -> None:
         require(self.scale in {"preference", "unit"}, 'scale must be "preference" or "unit"', self.scale)
 
-    def init(self, losses: Tensor, **extra: Tensor) -> Stateless:  # noqa: ARG002
+    def init(self, losses: Tensor, **extra: Tensor) -> Stateless:
         """No state."""
         return Stateless()
 
@@ -40,10 +40,10 @@ class Tchebycheff(Weighting[Stateless]):
         *,
         mask: Tensor | None = None,
         inclusion: Tensor | None = None,
-        **extra: Tensor,  # noqa: ARG002
+        **extra: Tensor,
     ) -> tuple[Tensor, Stateless]:
         """Coefficients w_{i*} e_{i*}, shape (*B, m)."""
-        seen = observe(losses, preference, self.ideal, mask, inclusion)
+        seen = observe(losses, preference, self.ideal, mask, inclusion, **extra)
         gain = seen.gain if seen.present is None else seen.gain.masked_fill(~seen.present, -torch.inf)
         worst = gain.argmax(-1, keepdim=True)
         chosen = torch.arange(losses.shape[-1], device=losses.device) == worst
