@@ -74,5 +74,16 @@ def test_bad_input_ends_with_a_message_and_not_with_a_traceback():
     assert "Traceback" not in result.stderr
 
 
+def test_lists_the_data_sets_and_says_where_it_looked(tmp_path, monkeypatch):
+    monkeypatch.delenv("EQUIPOISE_DATA", raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    output = run("data", "list", "--folder", str(tmp_path))
+    assert all(name in output for name in ("mnist", "cifar10", "digits", "adult", "credit"))
+    assert "not found" in output
+    result = runner.invoke(app, ["data", "fetch", "adult", "--folder", str(tmp_path)])
+    assert isinstance(result.exception, ValueError)
+    assert "adult" in str(result.exception)
+
+
 def test_names_are_found_whatever_their_case():
     assert named("method", "ls", ["LS", "TCH"]) == "LS"

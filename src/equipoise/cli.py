@@ -1,4 +1,4 @@
-"""The command line: `equipoise methods`, `problems`, `solve`, `reproduce`."""
+"""The command line: `equipoise methods`, `problems`, `solve`, `reproduce`, `data`."""
 
 import dataclasses
 import json
@@ -10,13 +10,14 @@ from typing import Annotated
 try:
     import typer
     from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
     from rich.table import Column, Table
 except ImportError as missing:  # pragma: no cover
     raise SystemExit("the command line needs: pip install 'equipoise[experiments]'") from missing
 
 import torch
 
-from equipoise import __version__, metrics, preference
+from equipoise import __version__, datasets, metrics, preference
 from equipoise.conversion import Last
 from equipoise.errors import EquipoiseError, require
 from equipoise.experiments import catalogue
@@ -27,6 +28,8 @@ from equipoise.solver import solve as solve_problem
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False, help=__doc__)
 console = Console()
+data = typer.Typer(no_args_is_help=True, help="Data sets: what there is, and fetching it.")
+app.add_typer(data, name="data")
 
 
 def main() -> None:
@@ -183,6 +186,36 @@ def reproduce(
     item = items[named("name", name, items)]
     request = catalogue.Request(console, out, "published" if preset == "published" else "text", workers, json_file)
     item.run(request)
+
+
+@data.command("list")
+def data_list(
+    folder: Annotated[Path | None, typer.Option(help="Look here first.")] = None,
+) -> None:
+    """List the data sets, and where each was found."""
+    table = Table("name", "what", Column("found in", overflow="fold"), "can be fetched")
+    for name, source in datasets.sources().items():
+        found = str(datasets.locate(name, folder) or "not found") if source.layouts else "scikit-learn"
+        table.add_row(name, source.description, found, "yes" if source.home else "no")
+    console.print(table)
+
+
+@data.command("fetch")
+def data_fetch(
+    name: Annotated[str, typer.Argument(help="A data set of `equipoise data list`.")],
+    folder: Annotated[Path | None, typer.Option(help="Data folder; the user's cache folder if not given.")] = None,
+    base_url: Annotated[str | None, typer.Option(help="A mirror, instead of the set's public home.")] = None,
+) -> None:
+    """Download a data set from its public home and check it."""
+    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn())
+    with Progress(*columns, console=console, disable=not console.is_terminal) as bar:
+        task = bar.add_task(name)
+
+        def show(file: str, size: int, total: int | None) -> None:
+            bar.update(task, description=file, completed=size, total=total)
+
+        where = datasets.fetch(name, folder, base_url, progress=show)
+    console.print(f"{name} is in {where}", highlight=False)
 
 
 def _integers(argument: str, text: str) -> list[int]:

@@ -1,0 +1,23 @@
+"""MNIST, CIFAR-10, digits, Adult, Credit: found, verified, decoded once; nothing of a stranger's is executed."""
+
+from equipoise.datasets.catalogue import Source, names, sources
+from equipoise.datasets.dataset import Dataset, standardize
+from equipoise.datasets.download import DownloadError, fetch
+from equipoise.datasets.files import ChecksumError, DataFileError, MissingDataError, cache_folder
+from equipoise.datasets.loading import load, locate
+
+__all__ = [
+    "ChecksumError",
+    "DataFileError",
+    "Dataset",
+    "DownloadError",
+    "MissingDataError",
+    "Source",
+    "cache_folder",
+    "fetch",
+    "load",
+    "locate",
+    "names",
+    "sources",
+    "standardize",
+]

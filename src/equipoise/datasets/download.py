@@ -1,0 +1,177 @@
+"""`fetch`: the files of a data set from its public home, moved into place only when their checksums are right."""
+
+import gzip
+import hashlib
+import http.client
+import tarfile
+import tempfile
+import urllib.error
+import urllib.request
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import BinaryIO
+from urllib.parse import urlsplit
+
+from equipoise.datasets import catalogue
+from equipoise.datasets.catalogue import Source
+from equipoise.datasets.files import ChecksumError, File, cache_folder, file_digest
+from equipoise.errors import EquipoiseError
+
+__all__ = ["DownloadError", "Progress", "fetch"]
+
+Progress = Callable[[str, int, int | None], None]
+"""Called with the name of the file, the bytes so far and the bytes in all (None if the server does not say)."""
+
+CHUNK = 1 << 18
+LARGEST = 1 << 28  # no file here is larger; an answer that is gets cut off
+SECONDS = 30.0  # that a server may stay silent
+
+
+class DownloadError(EquipoiseError):
+    """A download failed; the message names the address and the reason."""
+
+
+def fetch(
+    name: str,
+    folder: str | Path | None = None,
+    base_url: str | None = None,
+    progress: Progress | None = None,
+) -> Path:
+    """Download a data set's files. Files that are there already, with the right checksum, are left as they are.
+
+    MNIST and CIFAR-10 can be fetched: for these the checksums of the public files are known.
+
+    Args:
+        name: The set, in upper or lower case.
+        folder: The data folder to put them in (in the sub-folder where `load` looks first); the user's cache
+            folder if not given.
+        base_url: A mirror to take the files from, instead of the set's home; http or https.
+        progress: Called as the download goes on.
+
+    Returns:
+        The folder that holds the files.
+
+    Raises:
+        DownloadError: The server cannot be reached or does not have the file.
+        ChecksumError: What came is not the file that was expected; nothing of it is kept.
+    """
+    source = catalogue.SOURCES[catalogue.known_name(name)]
+    if not source.home:
+        reason = (
+            "the checksum of a public file is not known; the documentation says what to put where"
+            if source.layouts
+            else "it needs no file"
+        )
+        able = ", ".join(other.name for other in catalogue.SOURCES.values() if other.home)
+        raise ValueError(f"name must be a data set that can be fetched ({able}); found {name!r}: {reason}")
+    base = base_url if base_url is not None else source.home
+    if urlsplit(base).scheme not in {"http", "https"}:
+        raise ValueError(f"base_url must begin with http:// or https://; found {base!r}")
+    base = f"{base.rstrip('/')}/"
+    layout = source.layouts[0]
+    target = (Path(folder).expanduser() if folder is not None else cache_folder()) / layout.folders[0]
+    target.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=target, prefix=".fetch-") as workshop:
+        take = _take_archive if source.archive else _take_files
+        take(source, base, target, Path(workshop), progress or _silent)
+    return target
+
+
+def _take_files(source: Source, base: str, target: Path, workshop: Path, progress: Progress) -> None:
+    """Each file by itself, compressed."""
+    for file in source.layouts[0].files:
+        suffix, sha256 = next(iter(file.packed.items()))
+        name = f"{file.name}{suffix}"
+        if _whole(target / name, sha256):
+            continue
+        found = _download(f"{base}{name}", workshop / name, progress)
+        _expect(f"{base}{name}", sha256, found)
+        (workshop / name).replace(target / name)
+
+
+def _take_archive(source: Source, base: str, target: Path, workshop: Path, progress: Progress) -> None:
+    """All files from one archive, of which only their own checksums are known."""
+    missing = [file for file in source.layouts[0].files if not _whole(target / file.name, file.sha256)]
+    if not missing:
+        return
+    url, packed = f"{base}{source.archive}", workshop / source.archive
+    found = _download(url, packed, progress)
+    try:
+        with tarfile.open(packed, "r:gz") as archive:
+            _extract(archive, {file.name: file for file in missing}, workshop, url)
+    except (tarfile.TarError, EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise ChecksumError(f"{url} must be a whole archive; found SHA-256 {found} ({error})") from error
+    for file in missing:
+        (workshop / file.name).replace(target / file.name)
+
+
+def _extract(archive: tarfile.TarFile, wanted: dict[str, File], workshop: Path, url: str) -> None:
+    """Write the wanted files of an archive, in one pass; their paths in the archive are not used."""
+    for member in archive:
+        name = member.name.rpartition("/")[2]
+        stream = archive.extractfile(member) if member.isreg() and name in wanted else None
+        if stream is not None:
+            file = wanted.pop(name)
+            content = stream.read(file.limit + 1)
+            _expect(f"{name} in {url}", file.sha256, hashlib.sha256(content).hexdigest())
+            (workshop / name).write_bytes(content)
+    for file in wanted.values():
+        raise ChecksumError(f"{url} must hold {file.name} with SHA-256 {file.sha256}; found no such file in it")
+
+
+def _whole(path: Path, sha256: str) -> bool:
+    return path.is_file() and file_digest(path) == sha256
+
+
+def _expect(what: str, sha256: str, found: str) -> None:
+    if found != sha256:
+        raise ChecksumError(f"{what} must have SHA-256 {sha256}; found {found}; nothing of it was kept")
+
+
+def _download(url: str, path: Path, progress: Progress) -> str:
+    """Write the answer of a server to a file; returns its SHA-256."""
+    try:
+        with _opener().open(url, timeout=SECONDS) as answer, path.open("wb") as stream:
+            return _copy(answer, stream, url, progress)
+    except urllib.error.HTTPError as error:
+        with error:
+            raise DownloadError(
+                f"{url} could not be fetched: the server answered {error.code} {error.reason}"
+            ) from None
+    except (OSError, http.client.HTTPException) as error:
+        raise DownloadError(f"{url} could not be fetched: {error}") from error
+
+
+def _copy(answer: http.client.HTTPResponse, stream: BinaryIO, url: str, progress: Progress) -> str:
+    length = answer.headers.get("Content-Length", "")
+    total = int(length) if length.isdecimal() else None
+    name, size, digest = url.rpartition("/")[2], 0, hashlib.sha256()
+    while chunk := answer.read(CHUNK):
+        size += len(chunk)
+        if size > LARGEST:
+            raise DownloadError(f"{url} must not have more than {LARGEST} bytes; stopped")
+        digest.update(chunk)
+        stream.write(chunk)
+        progress(name, size, total)
+    return digest.hexdigest()
+
+
+def _opener() -> urllib.request.OpenerDirector:
+    """Speaks http and https and nothing else, also when a server redirects (the default would take ftp:// too)."""
+    opener = urllib.request.OpenerDirector()
+    for handler in (
+        urllib.request.ProxyHandler(),
+        urllib.request.HTTPHandler(),
+        urllib.request.HTTPSHandler(),
+        urllib.request.HTTPRedirectHandler(),
+        urllib.request.HTTPDefaultErrorHandler(),
+        urllib.request.HTTPErrorProcessor(),
+        urllib.request.UnknownHandler(),
+    ):
+        opener.add_handler(handler)
+    return opener
+
+
+def _silent(_name: str, _size: int, _total: int | None) -> None:
+    """No progress wanted."""
