@@ -15,7 +15,8 @@ ROOT = Path(equipoise.__file__).parent
 LAYERS = [
     {"errors"},
     {"batch"},
-    {"simplex", "preference", "minnorm", "state", "theory"},
+    {"simplex", "preference", "minnorm", "state", "theory", "transform"},
+    {"boxqp"},
     {"weighting", "conversion", "problems", "metrics"},
     {"registry"},
     {"solver", "train", "federated", "datasets"},
@@ -24,7 +25,7 @@ LAYERS = [
     {"__main__"},
 ]
 LAYER = {part: number for number, parts in enumerate(LAYERS) for part in parts}
-CORE = {part for parts in LAYERS[:6] for part in parts} | {"equipoise"}
+CORE = {part for parts in LAYERS[:7] for part in parts} | {"equipoise"}
 EXTRAS = ["scipy", "matplotlib", "typer", "rich", "sklearn", "moocore", "plotly", "lightning", "flwr", "safetensors"]
 
 

@@ -12,7 +12,7 @@ PAPER = [
     "LS", "TCH", "STCH", "OMDgd-TCH", "AdaOMDgd-TCH", "OMDeg-TCH", "AdaOMDeg-TCH", "ExcessMTL", "EPO", "FERERO",
     "MGDA", "CR-MOGM", "Moco", "PMTL", "AdaExcessMTL", "STCH w/ momentum", "AdaLS", "AdaTCH",
 ]  # fmt: skip
-LITERATURE = ["FedAvg", "TERM", "AFL", "ALMO", "GroupDRO"]
+LITERATURE = ["qFFL", "FedMGDA+", "FedFV", "FedAvg", "TERM", "AFL", "ALMO", "GroupDRO"]
 
 
 def test_every_name_of_the_literature_is_there():

@@ -6,13 +6,17 @@ from equipoise.errors import EquipoiseError, NonFiniteLossError, StateMismatchEr
 from equipoise.registry import Method, group_dro, methods
 from equipoise.simplex import Box, Entropic, Euclidean, PNorm
 from equipoise.solver import Run, Solution, solve, solve_many
+from equipoise.transform import PropFair
 from equipoise.weighting import (
     EPO,
     FERERO,
     MGDA,
     OMD,
     PMTL,
+    QFFL,
     ExcessRisk,
+    FedFV,
+    FedMGDAPlus,
     Linear,
     MoCo,
     Momentum,
@@ -30,6 +34,7 @@ __all__ = [
     "MGDA",
     "OMD",
     "PMTL",
+    "QFFL",
     "Adaptive",
     "Average",
     "Box",
@@ -38,6 +43,8 @@ __all__ = [
     "EquipoiseError",
     "Euclidean",
     "ExcessRisk",
+    "FedFV",
+    "FedMGDAPlus",
     "Last",
     "Linear",
     "Method",
@@ -45,6 +52,7 @@ __all__ = [
     "Momentum",
     "NonFiniteLossError",
     "PNorm",
+    "PropFair",
     "Relative",
     "Run",
     "SmoothTchebycheff",

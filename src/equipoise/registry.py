@@ -17,7 +17,10 @@ from equipoise.weighting import (
     MGDA,
     OMD,
     PMTL,
+    QFFL,
     ExcessRisk,
+    FedFV,
+    FedMGDAPlus,
     Linear,
     MoCo,
     Momentum,
@@ -81,7 +84,8 @@ def group_dro(counts: Sequence[int], adjustment: float = 0.0, step_size: Number 
 def methods() -> Named[Method]:
     """Every method by the name that the paper or its literature uses, with the paper's synthetic settings.
 
-    PMTL's references are the paper's ten preferences, for two objectives; with more it needs its own.
+    qFFL's `step_size` is that of the loop it runs in. PMTL's references are the paper's ten preferences, for
+    two objectives; with more it needs its own.
 
     Returns:
         A new dictionary; `dataclasses.replace` changes a setting.
@@ -118,5 +122,8 @@ def methods() -> Named[Method]:
             "EPO": Method(EPO(), Last()),
             "FERERO": Method(FERERO(), Last()),
             "PMTL": Method(PMTL(references), Last()),
+            "qFFL": Method(QFFL(q=0.1, step_size=0.1), Last()),
+            "FedMGDA+": Method(FedMGDAPlus(epsilon=0.1), Last()),
+            "FedFV": Method(FedFV(alpha=0.1, tau=1), Last()),
         }
     )

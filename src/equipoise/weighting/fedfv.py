@@ -1,0 +1,131 @@
+"""Federated averaging without conflicting gradients (FedFV)."""
+
+from dataclasses import dataclass
+from typing import ClassVar, NamedTuple
+
+import torch
+from torch import Tensor
+
+from equipoise.batch import Number, per_instance
+from equipoise.errors import require
+from equipoise.weighting.local import observe_local
+from equipoise.weighting.protocol import Weighting, working_dtype
+
+_ROUNDING = 1e-12
+
+
+class FedFVState(NamedTuple):
+    """How many rounds there were."""
+
+    step: Tensor
+    """t, counted from 0, (*B, 1)."""
+
+
+@dataclass(frozen=True)
+class FedFV(Weighting[FedFVState]):
+    r"""FedFV (Wang et al. 2021): gradients that conflict are projected off each other before they are averaged.
+
+    Clients are ordered by loss, the smallest first. The ones from position ⌈(m−1)(1−α)⌉ on keep their
+    (pseudo-)gradient, none if α = 0. Every other g̃_i starts as g_i and meets all g_j in that order:
+
+        g̃_i ← g̃_i − (g̃_i·g_j/‖g_j‖²) g_j   where g̃_i·g_j < 0,   then   ḡ = Σ w_i g̃_i.
+
+    External conflicts, from round τ on: ḡ is projected likewise off the sum of the g_j with ḡ·g_j < 0. At
+    last ḡ is scaled to the length of the plain mean Σ w_i g_i. All of it happens in coefficients over the
+    clients, with the Gramian alone. The preference w weighs the means: 1/m for every client in the
+    publication.
+
+    The method as published also holds ḡ against what clients sent last that have been absent since. That
+    needs their gradients and is not done: conflicts are those of the clients present, which is the
+    method of the released code when everyone takes part. m counts those present. Clients of equal loss are
+    ordered by their number.
+
+    Attributes:
+        alpha: α in [0, 1], the share of clients, those of the largest losses, that keep their gradient.
+        tau: τ ≥ 0: external conflicts are resolved from round τ on, counted from 0; never if τ = 0.
+    """
+
+    needs: ClassVar[frozenset[str]] = frozenset({"gramian"})
+
+    alpha: Number = 0.1
+    tau: int = 1
+
+    def __post_init__(self) -> None:
+        alpha = torch.as_tensor(self.alpha)
+        require(bool(((alpha >= 0) & (alpha <= 1)).all()), "alpha must lie in [0, 1]", self.alpha)
+        require(self.tau >= 0 and self.tau == int(self.tau), "tau must be a non-negative whole number", self.tau)
+
+    def init(self, losses: Tensor, **extra: Tensor) -> FedFVState:
+        """Round 0."""
+        return FedFVState(torch.zeros_like(losses[..., :1], dtype=working_dtype(losses)))
+
+    def update(  # type: ignore[override]
+        self,
+        losses: Tensor,
+        state: FedFVState,
+        preference: Tensor,
+        *,
+        gramian: Tensor,
+        mask: Tensor | None = None,
+        inclusion: Tensor | None = None,
+        **extra: Tensor,
+    ) -> tuple[Tensor, FedFVState]:
+        """The coefficients of ḡ over the clients, shape (*B, m)."""
+        require(
+            state.step.shape == (*losses.shape[:-1], 1),
+            f"state must be of losses of shape {tuple(losses.shape)}",
+            tuple(state.step.shape),
+        )
+        seen = observe_local(losses, preference, 0.0, gramian=gramian, mask=mask, inclusion=inclusion)
+        K, mean = seen.gramian, seen.weight
+        height = torch.where(seen.valid, losses.detach().to(mean), 0.0)
+        order = torch.where(seen.present, height, torch.inf).argsort(dim=-1, stable=True)
+        c = _apply(self._free_of_conflicts(K, order, seen.present).mT, mean)
+        if self.tau > 0:
+            c = torch.where(state.step >= self.tau, _off_conflicts(K, c), c)
+        length, target = _length(K, c), _length(K, mean)
+        # Below that, what is left of ḡ is rounding.
+        spread = (c.abs() * K.diagonal(dim1=-2, dim2=-1).clamp_min(0.0).sqrt()).sum(-1, keepdim=True)
+        real = length > 1e-7 * spread
+        c = torch.where(real, target / torch.where(real, length, 1.0), 1.0) * c
+        step = torch.where(seen.valid, state.step + 1.0, state.step)
+        return seen.coefficients(c, losses), FedFVState(step)
+
+    def _free_of_conflicts(self, K: Tensor, order: Tensor, present: Tensor) -> Tensor:
+        """The g̃_i, one in a row, as coefficients over the clients: (*B, m, m)."""
+        m = K.shape[-1]
+        alpha = per_instance("alpha", self.alpha, present.to(K))
+        first = torch.ceil((present.sum(-1, keepdim=True).to(K) - 1.0) * (1.0 - alpha))
+        position = order.argsort(dim=-1)
+        moves = present & ~((position >= first) & (alpha > 0))
+        index = torch.arange(m, device=K.device)
+        rows = torch.eye(m, dtype=K.dtype, device=K.device).expand_as(K)
+        for j in order.unsqueeze(-2).unbind(-1):  # (*B, 1): one client of every problem
+            other = index == j
+            column = K.gather(-1, j.unsqueeze(-2).expand(*K.shape[:-1], 1)).squeeze(-1)
+            dot = _apply(rows, column)
+            square = torch.where(other, column, 0.0).sum(-1, keepdim=True)
+            meets = moves & ~other & (dot < 0) & (square > 0)
+            share = torch.where(meets, dot / torch.where(square > 0, square, 1.0), 0.0)
+            rows = rows - share.unsqueeze(-1) * other.unsqueeze(-2).to(K)
+        return rows
+
+
+def _off_conflicts(K: Tensor, c: Tensor) -> Tensor:
+    """ḡ = Σ c_i g_i projected off the sum of the g_j that point against it, (*B, m)."""
+    dot = _apply(K, c)
+    size = _length(K, c) * K.diagonal(dim1=-2, dim2=-1).clamp_min(0.0).sqrt()
+    # A gradient that ḡ was just projected off is orthogonal to it, to rounding: no conflict.
+    against = (dot < -_ROUNDING * size).to(K)
+    square = (against * _apply(K, against)).sum(-1, keepdim=True)
+    share = (against * dot).sum(-1, keepdim=True) / torch.where(square > 0, square, 1.0)
+    return c - torch.where(square > 0, share, 0.0) * against
+
+
+def _apply(matrix: Tensor, x: Tensor) -> Tensor:
+    return (matrix @ x.unsqueeze(-1)).squeeze(-1)
+
+
+def _length(K: Tensor, c: Tensor) -> Tensor:
+    """‖Σ c_i g_i‖, (*B, 1)."""
+    return (c * _apply(K, c)).sum(-1, keepdim=True).clamp_min(0.0).sqrt()

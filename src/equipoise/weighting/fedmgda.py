@@ -1,0 +1,78 @@
+"""MGDA for federated learning, near the mean (FedMGDA+)."""
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from equipoise.batch import Number, per_instance
+from equipoise.boxqp import box_min_norm
+from equipoise.errors import require
+from equipoise.weighting.local import observe_local
+from equipoise.weighting.protocol import Stateless, Weighting
+
+
+@dataclass(frozen=True)
+class FedMGDAPlus(Weighting[Stateless]):
+    r"""FedMGDA+ (Hu et al. 2022): the shortest combination of unit updates, not far from the mean.
+
+    With u_i = g_i/‖g_i‖ the directions of the clients' (pseudo-)gradients,
+
+        a = argmin ‖Σ a_i u_i‖²   over the simplex with |a_i − w_i| ≤ ε,
+
+    and of several solutions the shortest a. ε = 0 is averaging, ε = 1 MGDA on the unit updates. The
+    preference w is the centre of the box: 1/m for every client in the publication. Where clients are
+    absent, it is w over the sum of those present. c is divided by
+    the inclusion probability π where one is given.
+
+    Attributes:
+        epsilon: ε in [0, 1].
+        aggregate: "directions": c_i = a_i/‖g_i‖, as published, so that a step is at most η long and needs a
+            decaying η; "models": c_i = a_i, the average Σ a_i θ_i of the clients' models, behind the
+            tables of the paper. A client whose update is 0 has direction 0.
+    """
+
+    needs: ClassVar[frozenset[str]] = frozenset({"gramian"})
+    traceable: ClassVar[bool] = False
+
+    epsilon: Number = 0.1
+    aggregate: Literal["directions", "models"] = "directions"
+
+    def __post_init__(self) -> None:
+        epsilon = torch.as_tensor(self.epsilon)
+        require(bool(((epsilon >= 0) & (epsilon <= 1)).all()), "epsilon must lie in [0, 1]", self.epsilon)
+        known = ("directions", "models")
+        require(self.aggregate in known, f"aggregate must be one of {known}", self.aggregate)
+
+    def init(self, losses: Tensor, **extra: Tensor) -> Stateless:
+        """No state."""
+        return Stateless()
+
+    def update(  # type: ignore[override]
+        self,
+        losses: Tensor,
+        state: Stateless,
+        preference: Tensor,
+        *,
+        gramian: Tensor,
+        mask: Tensor | None = None,
+        inclusion: Tensor | None = None,
+        **extra: Tensor,
+    ) -> tuple[Tensor, Stateless]:
+        """Coefficients a/‖g‖ or a, shape (*B, m)."""
+        seen = observe_local(losses, preference, 0.0, gramian=gramian, mask=mask, inclusion=inclusion)
+        length = seen.gramian.diagonal(dim1=-2, dim2=-1).clamp_min(0.0).sqrt()
+        length = torch.where(length > 0, length, 1.0)
+        cosines = seen.gramian / length.unsqueeze(-1) / length.unsqueeze(-2)
+
+        total = seen.weight.sum(-1, keepdim=True)
+        share = torch.where(total > 0, seen.weight, seen.present.to(total))
+        centre = share / share.sum(-1, keepdim=True)
+        epsilon = per_instance("epsilon", self.epsilon, centre)
+        low = (centre - epsilon).clamp_min(0.0)
+        high = torch.where(seen.present, (centre + epsilon).clamp_max(1.0), 0.0)
+        a = box_min_norm(cosines, low, high).to(centre)
+        # `length` is that of g/π.
+        c = a * seen.scale / length if self.aggregate == "directions" else a
+        return seen.coefficients(c.clamp_max(torch.finfo(losses.dtype).max), losses), state

@@ -1,0 +1,77 @@
+"""Fair federated learning by a power of the losses (q-FFL)."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from equipoise.batch import Number, per_instance
+from equipoise.errors import require
+from equipoise.weighting.protocol import Stateless, Weighting, emit, observe
+from equipoise.weighting.reweighted import weigh_gramian
+
+_FLOOR = 1e-10
+
+
+@dataclass(frozen=True)
+class QFFL(Weighting[Stateless]):
+    r"""q-FedAvg (Li et al. 2020): a step on Σ w_i L_i^(q+1)/(q+1) with its own estimate of the curvature.
+
+    With L_i the losses of the clients and g_i their (pseudo-)gradients,
+
+        h_i = q L_i^(q−1) ‖g_i‖² + L_i^q/η,   c_i = w_i L_i^q / (η Σ w_j h_j),
+
+    so that θ ← θ − η Σ c_i g_i is the published θ ← θ − Σ L_i^q g_i / Σ h_i for uniform w. q = 0 is
+    averaging, c = w; the larger q, the more the worst client decides. Σc < 1 for q > 0: the step is shorter
+    where the objective is steep.
+
+    Both sums run over the clients that are present, with w_i/π_i for w_i where an inclusion probability π
+    is given: c is then a ratio of unbiased estimates. Only the diagonal of the Gramian is read. Losses are
+    those of a non-negative objective: below 1e-10 they count as that.
+
+    Attributes:
+        q: q ≥ 0.
+        step_size: η > 0, the step size of the clients' local work and of the server's step.
+    """
+
+    needs: ClassVar[frozenset[str]] = frozenset({"gramian"})
+
+    q: Number = 0.1
+    step_size: Number = 0.1
+
+    def __post_init__(self) -> None:
+        q, eta = torch.as_tensor(self.q), torch.as_tensor(self.step_size)
+        require(bool(((q >= 0) & torch.isfinite(q)).all()), "q must be non-negative and finite", self.q)
+        require(bool(((eta > 0) & torch.isfinite(eta)).all()), "step_size must be positive and finite", self.step_size)
+
+    def init(self, losses: Tensor, **extra: Tensor) -> Stateless:
+        """No state."""
+        return Stateless()
+
+    def update(  # type: ignore[override]
+        self,
+        losses: Tensor,
+        state: Stateless,
+        preference: Tensor,
+        *,
+        gramian: Tensor,
+        mask: Tensor | None = None,
+        inclusion: Tensor | None = None,
+        **extra: Tensor,
+    ) -> tuple[Tensor, Stateless]:
+        """Coefficients w∘L^q/(η Σ w_j h_j), shape (*B, m)."""
+        seen = observe(losses, preference, 0.0, mask, inclusion)
+        part = seen.weight > 0
+        square = weigh_gramian(gramian, part.to(seen.weight)).diagonal(dim1=-2, dim2=-1).clamp_min(0.0)
+        q = per_instance("q", self.q, seen.weight)
+        eta = per_instance("step_size", self.step_size, seen.weight)
+        # Everything is divided by max L^q, which cancels: no power overflows however large q is.
+        values = torch.where(part & seen.valid, losses.detach().to(seen.weight), 0.0).clamp_min(_FLOOR)
+        largest = values.amax(-1, keepdim=True)
+        relative = values / largest
+        power = seen.weight * relative**q
+        steepness = seen.weight * q * relative ** (q - 1.0) * (square / largest)
+        total = (eta * steepness + power).sum(-1, keepdim=True)
+        sound = seen.valid & torch.isfinite(total) & (total > 0)
+        return emit(torch.where(sound, power / torch.where(sound, total, 1.0), 0.0), losses), state
