@@ -49,9 +49,9 @@ NAMES: dict[Geometry, str] = {"pgd": "PGD", "eg": "EG", "pnorm": "p-norm"}
 # ------------------------------------------------------------------------------- problems
 @dataclass(frozen=True)
 class Needle(Planted):
-    """One objective against all the others, which are equal: f_1 = c − bx, f_i = c + bx, θ* = 0.
+    """One objective against all the others, which are equal: f_1 = c − b Σ_j θ_j, f_i = c + b Σ_j θ_j.
 
-    The first needs λ*_1 = 1/2, far from the 1/m where λ starts: the hard case for PGD when m is large.
+    θ* = 0 and λ*_1 = 1/2, far from the 1/m where λ starts: the hard case for PGD when m is large.
     """
 
     @property
@@ -172,10 +172,12 @@ class Arm:
         )
 
     def bound(self, problem: Ensemble, T: int) -> float:
-        """Bound on the expected gap after T rounds; NaN where nothing is proved."""
+        """Bound on the expected gap after T rounds with scale 1; NaN where nothing is proved."""
         theorem = self.guarantee(problem, T)
         if not self.adaptive and self.optimism == 0.0:
-            return theorem.expectation(T) if self.scale in {1.0, 0.0, -1.0} else math.nan
+            return theorem.expectation(T)
+        if self.power > 0 or self.sampling == "single" or (self.adaptive and self.optimism > 0):
+            return math.nan
         # The corollary of section 7 of docs/theory.md: regret/T of λ, and what the noise adds.
         noise = theorem.U * math.sqrt(8.0 * math.log(problem.m) / T) if problem.noise > 0 else 0.0
         return theorem.theta.regret(theorem.L, T) + self._regret(theorem, T) / T + noise
@@ -404,7 +406,8 @@ class Plan:
     Attributes:
         problems: The numbers of objectives m, and how many problems each gets.
         horizons: The numbers of rounds T.
-        costly: The largest T for 1,000 objectives where a round is slow: the archive and the p-norm.
+        costly: The largest T from 100 objectives on where a round is slow: the archive and the p-norm.
+        extent: The largest T of the extensions.
         fixed: The T at which numbers of objectives and step sizes are compared.
         seed: Of the first problem, and of the noise.
     """
@@ -412,6 +415,7 @@ class Plan:
     problems: Mapping[int, int] = field(default_factory=lambda: {2: 16, 10: 16, 100: 8, 1000: 4})
     horizons: tuple[int, ...] = (10, 30, 100, 300, 1000, 3000, 10_000)
     costly: int = 3000
+    extent: int = 10_000
     fixed: int = 1000
     seed: int = 0
 
@@ -421,12 +425,16 @@ class Plan:
         seeds = range(self.seed, self.seed + self.problems[m])
         return Ensemble([make(m, 4, CURVATURES[family], seed, noise=noise) for seed in seeds])
 
+    def until(self, last: int) -> tuple[int, ...]:
+        """The horizons up to one."""
+        return tuple(T for T in self.horizons if last >= T)
+
     def slow(self, m: int) -> tuple[int, ...]:
         """The horizons where a round is slow."""
-        return tuple(T for T in self.horizons if m < 1000 or self.costly >= T)
+        return self.horizons if m < 100 else self.until(self.costly)
 
 
-QUICK = Plan({2: 16, 10: 16}, (10, 30, 100, 300, 1000, 3000), 3000, 300)
+QUICK = Plan({10: 8}, horizons=(10, 30, 100, 300, 1000, 3000), extent=300, fixed=300)
 
 PLAYERS = {"PGD": Arm("pgd"), "EG": Arm("eg")}
 CONTROLS = {
@@ -449,10 +457,10 @@ def rates(plan: Plan) -> Iterator[Curve]:
 
 def archives(plan: Plan) -> Iterator[Curve]:
     """Algorithm 2 with and without a capacity, where iterates do dominate one another."""
-    horizons = tuple(T for T in plan.horizons if plan.fixed >= T)
     outputs = BOTH | {"adaptive, no capacity": Adaptive}
-    for m in (2, 10):
-        yield from curves(plan.ensemble("bowl", m), "bowl", PLAYERS, horizons, "bound", outputs=outputs)
+    for m in [m for m in plan.problems if m <= 10]:
+        problem, horizons = plan.ensemble("bowl", m), plan.until(plan.fixed)
+        yield from curves(problem, "bowl", PLAYERS, horizons, "bound", outputs=outputs)
 
 
 def needles(plan: Plan) -> Iterator[Curve]:
@@ -466,21 +474,21 @@ def samplings(plan: Plan) -> Iterator[Curve]:
     """All objectives in every round against one."""
     kinds: tuple[Literal["full", "single"], ...] = ("full", "single")
     arms = {f"{name}, {kind}": replace(arm, sampling=kind) for name, arm in PLAYERS.items() for kind in kinds}
-    yield from curves(plan.ensemble("affine", 10), "affine", arms, plan.horizons, "bound")
+    yield from curves(plan.ensemble("affine", 10), "affine", arms, plan.until(plan.extent), "bound")
 
 
 def powers(plan: Plan) -> Iterator[Curve]:
     """Later iterates count more."""
     arms = {f"{name}, power {p}": replace(arm, power=p) for name, arm in PLAYERS.items() for p in (0, 1, 4)}
-    yield from curves(plan.ensemble("curved", 10), "curved", arms, plan.horizons, "bound")
+    yield from curves(plan.ensemble("curved", 10), "curved", arms, plan.until(plan.extent), "bound")
 
 
 def optimisms(plan: Plan) -> Iterator[Curve]:
     """Optimism, with noise and without: a bound for EG, none for PGD."""
     arms = {f"{name}, c = {c}": replace(arm, optimism=c) for name, arm in PLAYERS.items() for c in (0, 1, 5, 50)}
     exact = plan.ensemble("affine", 10, noise=0.0)
-    yield from curves(plan.ensemble("affine", 10), "affine", arms, plan.horizons, "bound")
-    yield from curves(exact, "affine, exact", arms, plan.horizons, "bound", outputs=AND_LAST)
+    yield from curves(plan.ensemble("affine", 10), "affine", arms, plan.until(plan.extent), "bound")
+    yield from curves(exact, "affine, exact", arms, plan.until(plan.extent), "bound", outputs=AND_LAST)
 
 
 @dataclass(frozen=True)
@@ -522,6 +530,8 @@ def sweeps(plan: Plan) -> Iterator[Sweep]:
     for m in [m for m in plan.problems if m < 1000]:
         problem = plan.ensemble("affine", m)
         for geometry, name in NAMES.items():
+            if geometry == "pnorm" and best_p(m) == 2.0:  # PGD once more
+                continue
             arms = [Arm(geometry, scale=scale) for scale in scales] + [Arm(geometry, adaptive=True)]
             gaps = measure(problem, arms, (plan.fixed,))["average"].mean(0).squeeze(-1).tolist()
             bound = arms[-1].bound(problem, plan.fixed) / problem.value
@@ -603,7 +613,7 @@ def draw(path: Path, found: "Results") -> None:
             "steps": draw_steps(found.sweeps),
         }
         for name, figure in pictures.items():
-            figure.savefig(path / f"convergence-{name}.png", dpi=110)
+            figure.savefig(path / f"convergence-{name}.png", dpi=100, pil_kwargs={"optimize": True})
             plt.close(figure)
 
 
@@ -618,33 +628,30 @@ def plot(axes: Axes, curve: Curve, *, per_round: int = 1, bound: bool = True, **
 def draw_rates(found: Sequence[Curve]) -> Figure:
     """Gap against T: a row for each family, a column for each m."""
     families, objectives = ("affine", "curved"), sorted({curve.m for curve in found})
-    size = (2.75 * len(objectives), 6.2)
-    figure, grid = plt.subplots(2, len(objectives), figsize=size, sharex=True, sharey=True, squeeze=False)
-    controls = {"λ frozen": ("-", GREY), "λ flipped, PGD": (":", BLUE), "λ flipped, EG": (":", VERMILION)}
+    size = (2.75 * len(objectives) + 0.4, 6.2)
+    figure, grid = plt.subplots(
+        2, len(objectives), figsize=size, sharex=True, sharey=True, squeeze=False, layout="constrained"
+    )
+    looks: dict[str, dict[str, Any]] = {name: {"color": colour} for name, colour in COLOURS.items()}
+    for name in PLAYERS:
+        looks[f"{name}, adaptive"] = {"color": COLOURS[name], "marker": "s", "mfc": "none", "ms": 7.5, "ls": ""}
+        looks[f"λ flipped, {name}"] = {"color": COLOURS[name], "marker": "", "ls": ":"}
+    looks["λ frozen"] = {"color": GREY, "marker": "", "lw": 2.0}
     for curve in found:
         axes = grid[families.index(curve.problem), objectives.index(curve.m)]
-        if curve.label in controls:
-            style, colour = controls[curve.label]
-            plot(axes, curve, bound=False, color=colour, ls=style, marker="", label=curve.label)
-        else:
-            filled = not curve.label.endswith("adaptive")
-            look: dict[str, Any] = {
-                "label": curve.label,
-                "mfc": None if filled else "white",
-                "lw": 1.5 if filled else 0.8,
-            }
-            plot(axes, curve, bound=filled, color=COLOURS[curve.label.split(",")[0]], **look)
+        plot(axes, curve, bound=curve.label in COLOURS, label=curve.label, **looks[curve.label])
     for (row, column), axes in np.ndenumerate(grid):
-        axes.set_title(f"{families[row]}, m = {objectives[column]}")
-        axes.set_ylim(2e-3, 60)
-        if row == 1:
-            axes.set_xlabel("rounds T")
-        if column == 0:
-            axes.set_ylabel("gap / optimal value")
+        axes.set_title(f"{families[row]}, m = {objectives[column]:,}")
+        axes.set_ylim(3e-3, 300)
+    for axes in grid[1]:
+        axes.set_xlabel("rounds T")
+    for axes in grid[:, 0]:
+        axes.set_ylabel("gap / optimal value")
     handles = {h.get_label(): h for axes in grid.flat for h in axes.get_legend_handles_labels()[0]}
     handles["bound of the theorem"] = Line2D([], [], color="black", **DASHED)
-    figure.legend(list(handles.values()), list(handles), loc="outside lower center", ncols=5)
-    return _spaced(figure)
+    order = [name for name in (*looks, "bound of the theorem") if name in handles]
+    figure.legend([handles[name] for name in order], order, loc="outside lower center", ncols=5)
+    return figure
 
 
 def draw_objectives(found: "Results") -> Figure:
@@ -664,15 +671,14 @@ def draw_objectives(found: "Results") -> Figure:
         axes.set(title=titles[family], xlabel="objectives m")
     grid[0].set_ylabel(f"gap / optimal value at T = {T:,}")
     grid[0].plot([], [], color="black", label="bound", **DASHED)
-    grid[0].legend(ncols=2, loc="center left", bbox_to_anchor=(0.0, 0.6))
+    grid[0].legend(ncols=2, loc="upper left")
     return figure
 
 
 def draw_archives(found: Sequence[Curve]) -> Figure:
     """The two outputs where iterates dominate one another."""
     objectives = sorted({curve.m for curve in found})
-    size = (4.1 * len(objectives), 3.6)
-    figure, grid = plt.subplots(1, len(objectives), figsize=size, sharey=True, layout="constrained")
+    figure, grid = _row(objectives, 4.1)
     looks: dict[str, dict[str, Any]] = {
         "average": {},
         "adaptive": {"mfc": "white", "lw": 1.0},
@@ -693,41 +699,39 @@ def draw_archives(found: Sequence[Curve]) -> Figure:
 
 def draw_extensions(found: "Results") -> Figure:
     """Sampling, power and optimism: a row for each geometry."""
-    figure, grid = plt.subplots(2, 4, figsize=(12.2, 5.8), sharey=True, layout="constrained")
+    figure, grid = plt.subplots(2, 4, figsize=(12.2, 6.2), sharey=True, layout="constrained")
+    panels = (
+        ("samplings", "affine", "sampling", "objectives looked at"),
+        ("powers", "curved", "weights tᵖ", "rounds T"),
+        ("optimisms", "affine", "optimism with noise", "rounds T"),
+        ("optimisms", "affine, exact", "optimism without noise", "rounds T"),
+    )
     for row, name in enumerate(PLAYERS):
-        sections = (
-            (found.curves["samplings"], "affine", "sampling, m = 10", "objectives looked at"),
-            (found.curves["powers"], "curved", "weights tᵖ, m = 10", "rounds T"),
-            (found.curves["optimisms"], "affine", "optimism with noise, m = 10", "rounds T"),
-            (found.curves["optimisms"], "affine, exact", "optimism without noise, m = 10", "rounds T"),
-        )
-        for axes, (curves_, family, title, label) in zip(grid[row], sections, strict=True):
-            chosen = [curve for curve in curves_ if curve.problem == family and curve.label.startswith(name + ",")]
-            outputs = [curve for curve in chosen if not curve.label.endswith("last")]
+        for axes, (section, family, title, label) in zip(grid[row], panels, strict=True):
+            mine = [c for c in found.curves[section] if c.problem == family and c.label.startswith(name + ",")]
+            outputs = [curve for curve in mine if not curve.label.endswith("last")]
             for curve, colour in zip(outputs, SHADES[name], strict=False):
-                per_round = 10 if curve.label.endswith("full") else 1
+                per_round = curve.m if curve.label.endswith("full") else 1
                 plot(axes, curve, per_round=per_round, color=colour, label=curve.label.removeprefix(name + ", "))
-            for curve, colour in zip([c for c in chosen if c not in outputs], SHADES[name], strict=False):
+            lasts = [curve for curve in mine if curve not in outputs]
+            for curve, colour in zip(lasts, SHADES[name], strict=False):
                 plot(axes, curve, bound=False, color=colour, ls=":", marker="")
-            axes.set_title(f"{name}: {title}")
-            axes.set_ylim(3e-3, 200)
-            axes.legend(loc="upper right")
-            if row == 1:
-                axes.set_xlabel(label)
+            if lasts:
+                axes.plot([], [], color=GREY, ls=":", label="last iterate")
+            axes.set_title(f"{name}: {title}, m = 10")
+            axes.set_ylim(2e-4, 200)
+            axes.legend(loc="lower left", ncols=2)
+            axes.set_xlabel(label)
         grid[row, 0].set_ylabel("gap / optimal value")
-        grid[row, -1].text(0.03, 0.03, "dotted: last iterate", transform=grid[row, -1].transAxes, color=GREY)
     return figure
 
 
 def draw_steps(found: Sequence[Sweep]) -> Figure:
     """Gap against the step size of λ, with the adaptive step as a level."""
     objectives = sorted({sweep.m for sweep in found})
-    size = (3.4 * len(objectives), 3.4)
-    figure, grid = plt.subplots(1, len(objectives), figsize=size, sharey=True, layout="constrained")
+    figure, grid = _row(objectives, 3.4)
     for sweep in found:
         axes, colour = grid[objectives.index(sweep.m)], COLOURS[sweep.geometry]
-        if sweep.geometry == "p-norm" and best_p(sweep.m) == 2.0:
-            continue
         axes.loglog(sweep.scales, sweep.gaps, "o-", color=colour, label=f"{sweep.geometry}, fixed step")
         axes.axhline(sweep.adaptive, color=colour, ls="-.", lw=1.0, label=f"{sweep.geometry}, adaptive step")
         axes.set(title=f"affine, m = {sweep.m}, T = {sweep.T:,}", xlabel="step of λ / theoretical step")
@@ -736,9 +740,10 @@ def draw_steps(found: Sequence[Sweep]) -> Figure:
     return figure
 
 
-def _spaced(figure: Figure) -> Figure:
-    figure.set_layout_engine("constrained")
-    return figure
+def _row(objectives: Sequence[int], width: float) -> tuple[Figure, Any]:
+    size = (width * len(objectives) + 1.8, 3.6)
+    figure, grid = plt.subplots(1, len(objectives), figsize=size, sharey=True, squeeze=False, layout="constrained")
+    return figure, grid[0]
 
 
 # ------------------------------------------------------------------------------- the whole
@@ -756,12 +761,21 @@ class Results:
         return [item for item in (*every, *self.sweeps) if not item.sound]
 
     def to_json(self) -> str:
-        """All numbers, with slopes and verdicts."""
+        """All numbers, with slopes and verdicts; what is not proved or not fitted is null."""
         curves_ = {
-            name: [asdict(curve) | {"slope": curve.slope, "sound": curve.sound} for curve in section]
+            name: [_plain(asdict(curve) | {"slope": curve.slope, "sound": curve.sound}) for curve in section]
             for name, section in self.curves.items()
         }
-        return json.dumps({"curves": curves_, "sweeps": [asdict(sweep) for sweep in self.sweeps]}, indent=1)
+        sweeps_ = [_plain(asdict(sweep)) for sweep in self.sweeps]
+        return json.dumps({"curves": curves_, "sweeps": sweeps_}, indent=1, allow_nan=False)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _plain(item) for name, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    return None if isinstance(value, float) and math.isnan(value) else value
 
 
 SECTIONS: dict[str, tuple[str, Callable[[Plan], Iterator[Curve]]]] = {
