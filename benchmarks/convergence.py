@@ -407,7 +407,7 @@ class Plan:
         problems: The numbers of objectives m, and how many problems each gets.
         horizons: The numbers of rounds T.
         costly: The largest T from 100 objectives on where a round is slow: the archive and the p-norm.
-        extent: The largest T of the extensions.
+        extent: The largest T for powers and optimism.
         fixed: The T at which numbers of objectives and step sizes are compared.
         seed: Of the first problem, and of the noise.
     """
@@ -415,7 +415,7 @@ class Plan:
     problems: Mapping[int, int] = field(default_factory=lambda: {2: 16, 10: 16, 100: 8, 1000: 4})
     horizons: tuple[int, ...] = (10, 30, 100, 300, 1000, 3000, 10_000)
     costly: int = 3000
-    extent: int = 10_000
+    extent: int = 3000
     fixed: int = 1000
     seed: int = 0
 
@@ -474,7 +474,7 @@ def samplings(plan: Plan) -> Iterator[Curve]:
     """All objectives in every round against one."""
     kinds: tuple[Literal["full", "single"], ...] = ("full", "single")
     arms = {f"{name}, {kind}": replace(arm, sampling=kind) for name, arm in PLAYERS.items() for kind in kinds}
-    yield from curves(plan.ensemble("affine", 10), "affine", arms, plan.until(plan.extent), "bound")
+    yield from curves(plan.ensemble("affine", 10), "affine", arms, plan.horizons, "bound")
 
 
 def powers(plan: Plan) -> Iterator[Curve]:
