@@ -18,12 +18,11 @@ except ImportError as missing:  # pragma: no cover
 import torch
 
 from equipoise import __version__, datasets, metrics, preference
-from equipoise.conversion import Last
-from equipoise.errors import EquipoiseError, require
+from equipoise.errors import require
 from equipoise.experiments import catalogue
 from equipoise.experiments.cells import write_atomically
 from equipoise.problems import KnownFront, problems
-from equipoise.registry import Method, methods, nearest
+from equipoise.registry import methods, nearest
 from equipoise.solver import solve as solve_problem
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False, help=__doc__)
@@ -37,7 +36,7 @@ def main() -> None:
     torch.set_num_threads(1)  # small tensors: more threads only wait for each other
     try:
         app()
-    except (EquipoiseError, ValueError) as error:
+    except ValueError as error:
         Console(stderr=True).print(f"error: {error}", style="red", markup=False, highlight=False, soft_wrap=True)
         sys.exit(2)
 
@@ -118,12 +117,10 @@ def solve_command(
     wanted = _integers("seeds", seeds)
     require(preferences >= 2, "preferences must be at least 2", preferences)
     weights = preference.linspace(preferences)
-    outputs = {"solution": chosen.conversion, "last": Last()}
     found = solve_problem(
         target,
         weights,
-        Method(chosen.weighting, chosen.conversion),
-        conversions=outputs,
+        chosen,
         seeds=wanted,
         steps=steps,
         step_size=step_size,

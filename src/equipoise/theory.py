@@ -15,14 +15,15 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
+from equipoise.errors import require
+
 Geometry = Literal["pgd", "eg", "pnorm"]
 Norm = Literal["inf", "l2"]
 Sampling = Literal["full", "single", "pair"]
 
 
 def _require(name: str, rule: str, value: object, *, holds: bool) -> None:
-    if not holds:
-        raise ValueError(f"{name} must be {rule}; found {value!r}")
+    require(holds, f"{name} must be {rule}", repr(value))
 
 
 def _require_count(name: str, value: int) -> None:

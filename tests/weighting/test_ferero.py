@@ -9,6 +9,7 @@ from torch import Tensor
 from equipoise import preference
 from equipoise.metrics import hypervolume
 from equipoise.problems import VLMOP2
+from equipoise.solver import solve
 from equipoise.weighting.ferero import FERERO, DualDescent, DualSolver, ExactDual, FEREROState, complement
 from equipoise.weighting.reweighted import Reweighted
 
@@ -372,19 +373,8 @@ def test_bad_input():
 
 def run_vlmop2(weighting, seeds: list[int], steps: int = 1000) -> Tensor:
     """f(θ⁽¹⁰⁰⁰⁾) of ten preferences, (seeds, 10, 2), by steps of 0.01 in float32."""
-    problem = VLMOP2()
-    w = preference.linspace(10).float().expand(len(seeds), 10, 2)
-    x = torch.stack([problem.initial(10, seed) for seed in seeds])
-    state = weighting.init(problem.losses(x))
-    for step in range(steps):
-        x.requires_grad_()
-        losses = problem.losses(x)
-        rows = [torch.autograd.grad(f.sum(), x, retain_graph=True)[0] for f in losses.unbind(-1)]
-        J, x, losses = torch.stack(rows, -2), x.detach(), losses.detach()
-        if step < steps - 1:
-            c, state = weighting.update(losses, state, w, gramian=J @ J.mT)
-            x = (x - 0.01 * (c.unsqueeze(-1) * J).sum(-2)).clamp(-1 + 1e-5, 1 - 1e-5)
-    return losses
+    found = solve(VLMOP2(), preference.linspace(10), weighting, step_size=0.01, seeds=seeds, steps=steps)
+    return found.losses["solution"]
 
 
 @pytest.mark.parametrize(("solver", "volume", "within"), [(ExactDual(), 0.2952, 3e-4), (DualDescent(), 0.2948, 5e-4)])

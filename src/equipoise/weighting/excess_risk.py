@@ -90,7 +90,7 @@ class ExcessRisk(Weighting[ExcessRiskState]):
             f"state must be of losses of shape {tuple(losses.shape)} and a jacobian of {tuple(jacobian.shape)}",
             tuple(state.squares.shape),
         )
-        seen = observe(losses, preference, 0.0, mask, inclusion)
+        seen = observe(losses, preference, 0.0, mask, inclusion, **extra)
         weight = seen.weight if inclusion is None else observe(losses, preference, 0.0, mask).weight
         by_excess = self.weigh == "excess"
         power = weigh_jacobian(jacobian, (weight > 0) if by_excess else weight).square()

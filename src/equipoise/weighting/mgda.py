@@ -63,7 +63,7 @@ class MGDA(Weighting[Stateless]):
         """Coefficients α∘w/n, shape (*B, m)."""
         m = losses.shape[-1]
         require(self.margin == 0 or m == 2, "margin must be 0 unless there are two objectives", (self.margin, m))
-        seen = observe(losses, preference, 0.0, mask, inclusion)
+        seen = observe(losses, preference, 0.0, mask, inclusion, **extra)
         K, weight, part = weigh_gramian(gramian, seen.weight), seen.weight, seen.weight > 0
         if self.normalize != "none":
             n = self._scale(losses, gramian, part & seen.valid)

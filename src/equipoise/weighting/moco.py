@@ -97,7 +97,7 @@ class MoCo(Weighting[MoCoState]):
     ) -> tuple[Tensor, MoCoState]:
         """Coefficients λ∘w for the rows of `rows`, shape (*B, m), λ being the moved one."""
         check_state(state.dual, losses)
-        seen = observe(losses, preference, 0.0, mask, inclusion)
+        seen = observe(losses, preference, 0.0, mask, inclusion, **extra)
         present, step, tracked = seen.weight > 0, state.step + 1.0, state.tracked
         if self.tracks:
             tracked = self._track(state, weigh_jacobian(_given("jacobian", jacobian), present), present, step)

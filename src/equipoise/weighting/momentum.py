@@ -8,7 +8,7 @@ from torch import Tensor
 
 from equipoise.batch import Number, check_state, per_instance
 from equipoise.errors import require
-from equipoise.weighting.protocol import Weighting, emit, observe, working_dtype
+from equipoise.weighting.protocol import Weighting, Wrapper, emit, observe, working_dtype
 
 S = TypeVar("S")
 
@@ -24,7 +24,7 @@ class MomentumState(NamedTuple, Generic[S]):
 
 
 @dataclass(frozen=True)
-class Momentum(Weighting[MomentumState[S]]):
+class Momentum(Wrapper[MomentumState[S]]):
     r"""Momentum on the weights of any weighting (CR-MOGM, Zhou et al. 2022; "STCH w/ momentum").
 
     With c = α ∘ w and α̂⁽ᵗ⁾ the weights of the inner method,
@@ -59,16 +59,6 @@ class Momentum(Weighting[MomentumState[S]]):
             "rate must be below 1 for a constant rule",
             self.rate,
         )
-
-    @property
-    def needs(self) -> frozenset[str]:  # type: ignore[override]
-        """What the inner weighting needs."""
-        return self.inner.needs
-
-    @property
-    def traceable(self) -> bool:  # type: ignore[override]
-        """Whether the inner weighting is."""
-        return self.inner.traceable
 
     def init(self, losses: Tensor, **extra: Tensor) -> MomentumState[S]:
         """Uniform weights."""

@@ -1,7 +1,7 @@
 """What a weighting is, and what every weighting does with its arguments."""
 
 from collections.abc import Callable
-from typing import ClassVar, NamedTuple, Protocol, TypeVar
+from typing import Any, ClassVar, NamedTuple, Protocol, TypeVar
 
 import torch
 from torch import Tensor
@@ -10,7 +10,7 @@ from equipoise import preference as preferences
 from equipoise.batch import constant, fit, fit_mask
 from equipoise.errors import require
 
-__all__ = ["Ideal", "Observed", "Stateless", "Weighting", "emit", "observe", "working_dtype"]
+__all__ = ["Ideal", "Observed", "Stateless", "Weighting", "Wrapper", "emit", "observe", "working_dtype"]
 
 S = TypeVar("S")
 
@@ -71,6 +71,22 @@ class Weighting(Protocol[S]):
     def rows(self, state: S) -> Tensor | None:
         """The rows that the coefficients multiply, if not this step's gradients."""
         return None
+
+
+class Wrapper(Weighting[S]):
+    """A weighting around another one, `inner`, that asks for what the inner one asks for."""
+
+    inner: Weighting[Any]
+
+    @property
+    def needs(self) -> frozenset[str]:  # type: ignore[override]
+        """What the inner weighting needs."""
+        return self.inner.needs
+
+    @property
+    def traceable(self) -> bool:  # type: ignore[override]
+        """Whether the inner weighting is."""
+        return self.inner.traceable
 
 
 class Observed(NamedTuple):

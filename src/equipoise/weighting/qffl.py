@@ -61,7 +61,7 @@ class QFFL(Weighting[Stateless]):
         **extra: Tensor,
     ) -> tuple[Tensor, Stateless]:
         """Coefficients w∘L^q/(η Σ w_j h_j), shape (*B, m)."""
-        seen = observe(losses, preference, 0.0, mask, inclusion)
+        seen = observe(losses, preference, 0.0, mask, inclusion, **extra)
         part = seen.weight > 0
         square = weigh_gramian(gramian, part.to(seen.weight)).diagonal(dim1=-2, dim2=-1).clamp_min(0.0)
         q = per_instance("q", self.q, seen.weight)

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from equipoise.batch import check_state, fit_mask
-from equipoise.weighting.protocol import Weighting, emit, working_dtype
+from equipoise.weighting.protocol import Weighting, Wrapper, emit, working_dtype
 
 S = TypeVar("S")
 
@@ -23,7 +23,7 @@ class RelativeState(NamedTuple, Generic[S]):
 
 
 @dataclass(frozen=True)
-class Relative(Weighting[RelativeState[S]]):
+class Relative(Wrapper[RelativeState[S]]):
     r"""The inner weighting sees f_i/f_i⁽⁰⁾; the gradient step keeps the raw f_i.
 
     For objectives on different scales. f⁽⁰⁾ is set by the first `update` in which an objective is
@@ -34,16 +34,6 @@ class Relative(Weighting[RelativeState[S]]):
     """
 
     inner: Weighting[S]
-
-    @property
-    def needs(self) -> frozenset[str]:  # type: ignore[override]
-        """What the inner weighting needs."""
-        return self.inner.needs
-
-    @property
-    def traceable(self) -> bool:  # type: ignore[override]
-        """Whether the inner weighting is."""
-        return self.inner.traceable
 
     def init(self, losses: Tensor, **extra: Tensor) -> RelativeState[S]:
         """Nothing observed yet."""

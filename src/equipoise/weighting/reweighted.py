@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from equipoise.errors import require
-from equipoise.weighting.protocol import Weighting, emit, observe
+from equipoise.weighting.protocol import Weighting, Wrapper, emit, observe
 
 __all__ = ["Reweighted", "weigh_gramian", "weigh_jacobian"]
 
@@ -45,7 +45,7 @@ def row_dtype(jacobian: Tensor) -> torch.dtype:
 
 
 @dataclass(frozen=True)
-class Reweighted(Weighting[S], Generic[S]):
+class Reweighted(Wrapper[S], Generic[S]):
     r"""The inner weighting sees the gradients of w∘f instead of those of f; its losses stay f.
 
     For methods that were published on the Jacobian of the weighted objectives: gramian becomes
@@ -60,16 +60,6 @@ class Reweighted(Weighting[S], Generic[S]):
 
     inner: Weighting[S]
     coefficients: bool = True
-
-    @property
-    def needs(self) -> frozenset[str]:  # type: ignore[override]
-        """What the inner weighting needs."""
-        return self.inner.needs
-
-    @property
-    def traceable(self) -> bool:  # type: ignore[override]
-        """Whether the inner weighting is."""
-        return self.inner.traceable
 
     def init(self, losses: Tensor, **extra: Tensor) -> S:
         """The state of the inner weighting."""
