@@ -707,6 +707,13 @@ def test_a_preference_that_does_not_broadcast_is_refused(weighting: Weighting[An
 
 
 @every
+def test_a_misspelt_keyword_is_refused(weighting: Weighting[Any]):
+    state, extra = begin(weighting, 3), statistics(weighting, 3)
+    with pytest.raises(TypeError, match="msk"):
+        weighting.update(draw(3, M), state, prefer(3), msk=torch.ones(M), **extra)
+
+
+@every
 def test_a_mask_that_does_not_broadcast_is_refused(weighting: Weighting[Any]):
     for shape in ((3,), (2, M), (2, 3, M)):
         mask = torch.ones(1, *shape, dtype=torch.bool)

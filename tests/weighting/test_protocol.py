@@ -1,7 +1,6 @@
 """What every weighting sees of its arguments."""
 
 import math
-from typing import Any
 
 import pytest
 import torch
@@ -60,12 +59,6 @@ def test_work_is_done_in_double_up_to_ten_thousand_objectives():
 def test_losses_without_a_dimension_are_refused():
     with pytest.raises(ValueError, match=r"losses must have shape \(\*B, m\); found \(\)"):
         observe(torch.tensor(1.0), torch.ones(1), 0.0, None)
-
-
-@pytest.mark.parametrize("weighting", [eq.Linear(), eq.Tchebycheff(), eq.SmoothTchebycheff(), eq.OMD()], ids=repr)
-def test_a_misspelt_keyword_is_refused(weighting: Any):
-    with pytest.raises(TypeError, match="msk"):
-        weighting.update(F, weighting.init(F), W, msk=torch.ones(3))
 
 
 def test_integer_losses_are_refused():

@@ -89,7 +89,7 @@ class EPO(Weighting[EPOState]):
             f"state must be of losses of shape {tuple(losses.shape)}",
             tuple(state.programs.shape),
         )
-        seen = observe_local(losses, preference, self.ideal, gramian=gramian, mask=mask, inclusion=inclusion)
+        seen = observe_local(losses, preference, self.ideal, gramian=gramian, mask=mask, inclusion=inclusion, **extra)
         program = self._program(seen)
         if losses.shape[-1] <= 2:
             alpha, solved = _interval(program, seen.present)

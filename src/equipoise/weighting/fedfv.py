@@ -76,7 +76,7 @@ class FedFV(Weighting[FedFVState]):
             f"state must be of losses of shape {tuple(losses.shape)}",
             tuple(state.step.shape),
         )
-        seen = observe_local(losses, preference, 0.0, gramian=gramian, mask=mask, inclusion=inclusion)
+        seen = observe_local(losses, preference, 0.0, gramian=gramian, mask=mask, inclusion=inclusion, **extra)
         K, mean = seen.gramian, seen.weight
         height = torch.where(seen.valid, losses.detach().to(mean), 0.0)
         order = torch.where(seen.present, height, torch.inf).argsort(dim=-1, stable=True)

@@ -61,7 +61,7 @@ class FedMGDAPlus(Weighting[Stateless]):
         **extra: Tensor,
     ) -> tuple[Tensor, Stateless]:
         """Coefficients a/‖g‖ or a, shape (*B, m)."""
-        seen = observe_local(losses, preference, 0.0, gramian=gramian, mask=mask, inclusion=inclusion)
+        seen = observe_local(losses, preference, 0.0, gramian=gramian, mask=mask, inclusion=inclusion, **extra)
         length = seen.gramian.diagonal(dim1=-2, dim2=-1).clamp_min(0.0).sqrt()
         length = torch.where(length > 0, length, 1.0)
         cosines = seen.gramian / length.unsqueeze(-1) / length.unsqueeze(-2)

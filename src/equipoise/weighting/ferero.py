@@ -360,7 +360,7 @@ class FERERO(Weighting[FEREROState]):
     ) -> tuple[Tensor, FEREROState]:
         """Coefficients λ_f + Bᵀλ_h, shape (*B, m)."""
         check_state(state.descent, losses)
-        seen = observe_local(losses, preference, self.ideal, gramian=gramian, mask=mask, inclusion=inclusion)
+        seen = observe_local(losses, preference, self.ideal, gramian=gramian, mask=mask, inclusion=inclusion, **extra)
         p = ray(seen.weight, self.target, seen.present)
         found = self.solver.solve(Dual(seen, p, per_instance("c_h", self.c_h, p), losses.dtype), state)
         moved = seen.valid & seen.present

@@ -44,9 +44,10 @@ def observe_local(
     gramian: Tensor,
     mask: Tensor | None,
     inclusion: Tensor | None,
+    **extra: Tensor,
 ) -> Local:
     """Check the arguments of `update` and restrict them to the objectives that are present."""
-    seen = observe(losses, preference, 0.0, mask)
+    seen = observe(losses, preference, 0.0, mask, **extra)
     w = seen.weight
     present = torch.ones_like(w, dtype=torch.bool) if seen.present is None else seen.present
     scale = present.to(w) if inclusion is None else present / fit("inclusion", inclusion, losses).to(w)

@@ -89,7 +89,7 @@ class PMTL(Weighting[PMTLState]):
             f"state must be of losses of shape {tuple(losses.shape)}",
             tuple(state.step.shape),
         )
-        seen = observe_local(losses, preference, self.ideal, gramian=gramian, mask=mask, inclusion=inclusion)
+        seen = observe_local(losses, preference, self.ideal, gramian=gramian, mask=mask, inclusion=inclusion, **extra)
         apart = self._apart(seen)
         active = (apart @ seen.losses.unsqueeze(-1)).squeeze(-1) > 0
         searching = ~state.arrived & (state.step < self.phase_steps)
