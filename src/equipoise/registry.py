@@ -2,15 +2,18 @@
 
 import difflib
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
+
+from torch import Tensor
 
 from equipoise import preference
 from equipoise.batch import Number
 from equipoise.conversion import Adaptive, Average, Conversion, Last
 from equipoise.errors import UnknownNameError, require
 from equipoise.simplex import Entropic, Euclidean
+from equipoise.transform import PropFair
 from equipoise.weighting import (
     EPO,
     FERERO,
@@ -41,10 +44,12 @@ class Method:
     Attributes:
         weighting: The weighting.
         conversion: The conversion.
+        transform: What every client does to its batch loss before it differentiates it; None: nothing.
     """
 
     weighting: Weighting[Any]
     conversion: Conversion[Any]
+    transform: Callable[[Tensor], Tensor] | None = None
 
 
 class Named(dict[str, T]):
@@ -122,6 +127,7 @@ def methods() -> Named[Method]:
             "EPO": Method(EPO(), Last()),
             "FERERO": Method(FERERO(), Last()),
             "PMTL": Method(PMTL(references), Last()),
+            "PropFair": Method(Linear(), Last(), PropFair()),
             "qFFL": Method(QFFL(q=0.1, step_size=0.1), Last()),
             "FedMGDA+": Method(FedMGDAPlus(epsilon=0.1), Last()),
             "FedFV": Method(FedFV(alpha=0.1, tau=1), Last()),

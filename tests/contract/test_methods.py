@@ -6,6 +6,7 @@ import pytest
 import torch
 
 import equipoise as eq
+from equipoise.weighting import Reweighted
 
 # The README's table, as far as it is a matter of loss values.
 TABLE = {
@@ -58,3 +59,65 @@ def test_the_table_is_the_caller_s_own():
     assert len(eq.methods()) >= len(TABLE)
     with pytest.raises(FrozenInstanceError):
         eq.methods()["LS"].weighting = eq.Tchebycheff()  # type: ignore[misc]
+
+
+# --- what a server multiplies by m
+
+OWN_LENGTH = {"qFFL", "FedMGDA+", "FedFV", "FERERO", "PMTL"}
+"""Their coefficients do not sum to one, nor to 1/m."""
+
+
+def after_two_steps(name: str, m: int) -> tuple[float, bool]:
+    """The sum of the coefficients for uniform w, and whether they are said to be λ∘w."""
+    draws = torch.Generator().manual_seed(m)
+    weighting = eq.methods()[name].weighting
+    state, total = None, 0.0
+    for _ in range(2):
+        losses = torch.rand(m, generator=draws) + 0.5
+        jacobian = torch.randn(m, 7, generator=draws) + 0.5
+        extra = {"gramian": jacobian @ jacobian.mT, "jacobian": jacobian}
+        extra = {need: extra[need] for need in weighting.needs}
+        state = weighting.init(losses, **extra) if state is None else state
+        c, state = weighting.update(losses, state, torch.full((m,), 1 / m), **extra)
+        total = c.sum().item()
+    return total, weighting.dual
+
+
+@pytest.mark.parametrize("m", [2, 5])
+@pytest.mark.parametrize("name", [name for name in eq.methods() if name not in OWN_LENGTH])
+def test_times_m_where_they_are_dual_coefficients_sum_to_one(name: str, m: int):
+    total, dual = after_two_steps(name, m)
+    assert total * (m if dual else 1) == pytest.approx(1.0, abs=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("weighting", "dual"),
+    [
+        (eq.OMD(1.0), True),
+        (eq.ExcessRisk(1.0), True),
+        (eq.Tchebycheff(), True),
+        (eq.Tchebycheff(scale="unit"), False),
+        (eq.SmoothTchebycheff(0.1), True),
+        (eq.SmoothTchebycheff(0.1, normalize="mean"), False),
+        (eq.Momentum(eq.SmoothTchebycheff(0.1)), True),
+        (eq.Momentum(eq.Linear()), False),
+        (eq.Relative(eq.OMD(1.0)), True),
+        (Reweighted(eq.EPO()), True),
+        (Reweighted(eq.EPO(), coefficients=False), False),
+        (eq.Linear(), False),
+        (eq.QFFL(0.1, 0.1), False),
+        (eq.FedMGDAPlus(0.1), False),
+        (eq.FedFV(0.1), False),
+        (eq.EPO(), False),
+        (eq.FERERO(), False),
+    ],
+    ids=repr,
+)
+def test_which_coefficients_are_dual(weighting, dual: bool):
+    assert weighting.dual is dual
+
+
+def test_propfair_is_averaging_of_another_loss():
+    found = eq.methods()["PropFair"]
+    assert (found.weighting, found.conversion, found.transform) == (eq.Linear(), eq.Last(), eq.PropFair())
+    assert {name for name, method in eq.methods().items() if method.transform is not None} == {"PropFair"}

@@ -114,6 +114,11 @@ class ExcessRisk(Weighting[ExcessRiskState]):
         used = new if self.order == "alternating" else state
         return emit(used.log_weights.exp() * seen.weight, losses), new
 
+    @property
+    def dual(self) -> bool:
+        """They are."""
+        return True
+
     def weights(self, state: ExcessRiskState) -> Tensor:
         """λ, shape (*B, m)."""
         return state.log_weights.exp()

@@ -75,6 +75,11 @@ class MGDA(Weighting[Stateless]):
         largest = torch.finfo(losses.dtype).max
         return emit((alpha * weight).clamp_max(largest), losses), state
 
+    @property
+    def dual(self) -> bool:
+        """They are, unless the gradients are scaled."""
+        return self.normalize == "none" or self.raw_weights
+
     def _scale(self, losses: Tensor, gramian: Tensor, part: Tensor) -> Tensor:
         """n, and 1 where that is 0 or not finite, shape (*B, m)."""
         length = gramian.detach().diagonal(dim1=-2, dim2=-1).to(torch.float64).clamp_min(0.0).sqrt()

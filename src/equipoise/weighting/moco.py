@@ -115,6 +115,11 @@ class MoCo(Weighting[MoCoState]):
         new = MoCoState(dual, tracked, torch.where(valid, step, state.step))
         return emit(dual * seen.weight, losses), new
 
+    @property
+    def dual(self) -> bool:
+        """They are."""
+        return True
+
     def weights(self, state: MoCoState) -> Tensor:
         """λ, shape (*B, m)."""
         return state.dual

@@ -111,6 +111,11 @@ class OMD(Weighting[OMDState]):
         dual = new.dual if self.order == "alternating" else state.dual
         return emit(self.mirror.weights(dual) * weight, losses), new
 
+    @property
+    def dual(self) -> bool:
+        """They are."""
+        return True
+
     def weights(self, state: OMDState) -> Tensor:
         """λ, shape (*B, m)."""
         return self.mirror.weights(state.dual)

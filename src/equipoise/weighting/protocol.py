@@ -72,6 +72,14 @@ class Weighting(Protocol[S]):
         """The rows that the coefficients multiply, if not this step's gradients."""
         return None
 
+    @property
+    def dual(self) -> bool:
+        """Whether the coefficients are λ∘w with λ in the simplex: for uniform w they then sum to 1/m, not to 1.
+
+        A server that averages the models of m clients multiplies such coefficients by m.
+        """
+        return False
+
 
 class Wrapper(Weighting[S]):
     """A weighting around another one, `inner`, that asks for what the inner one asks for."""
@@ -87,6 +95,11 @@ class Wrapper(Weighting[S]):
     def traceable(self) -> bool:  # type: ignore[override]
         """Whether the inner weighting is."""
         return self.inner.traceable
+
+    @property
+    def dual(self) -> bool:
+        """Whether the inner weighting's coefficients are λ∘w."""
+        return self.inner.dual
 
 
 class Observed(NamedTuple):

@@ -88,3 +88,8 @@ class Reweighted(Wrapper[S], Generic[S]):
     def rows(self, state: S) -> Tensor | None:
         """Those of the inner weighting."""
         return self.inner.rows(state)
+
+    @property
+    def dual(self) -> bool:
+        """They are a∘w, if that is asked for."""
+        return self.coefficients or self.inner.dual

@@ -54,6 +54,11 @@ class SmoothTchebycheff(Weighting[Stateless]):
         alpha = torch.softmax(scale * gain / per_instance("mu", self.mu, gain), -1)
         return emit(scale * seen.weight * alpha, losses), state
 
+    @property
+    def dual(self) -> bool:
+        """They are, unless w is scaled to mean one."""
+        return self.normalize == "sum"
+
     def value(self, losses: Tensor, preference: Tensor) -> Tensor:
         """μ log Σ exp(w_i (f_i − z_i)/μ), for "mean" less its μ log m (TERM), shape (*B,)."""
         gain = observe(losses, preference, self.ideal, None).gain

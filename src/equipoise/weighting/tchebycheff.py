@@ -52,6 +52,11 @@ class Tchebycheff(Weighting[Stateless]):
             carried = torch.where(carried > 0, carried / preference.detach().to(carried), carried)
         return emit(torch.where(chosen, carried, 0.0), losses), state
 
+    @property
+    def dual(self) -> bool:
+        """They are, unless the factor w is dropped."""
+        return self.scale == "preference"
+
     def value(self, losses: Tensor, preference: Tensor) -> Tensor:
         """max_i w_i (f_i − z_i), shape (*B,)."""
         return observe(losses, preference, self.ideal, None).gain.amax(-1)
