@@ -72,7 +72,7 @@ def flat(state: Any) -> dict[str, Tensor]:
 
 
 def batch_first(name: str, tensor: Tensor) -> Tensor:
-    return tensor.movedim(0, -1) if name.endswith("ledger.values") else tensor
+    return tensor.movedim(0, -1) if name.endswith(("ledger.values", "ledger.guards")) else tensor
 
 
 def assert_same(left: dict[str, Tensor], right: dict[str, Tensor]) -> None:

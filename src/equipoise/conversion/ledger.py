@@ -47,11 +47,18 @@ class LedgerState(NamedTuple):
     """Iterates recorded, (*B,)."""
     observed: Tensor
     """The last observed value of every objective, (*B, m); +∞ before the first."""
+    guards: Tensor
+    """What a point must dominate to take a slot's weight over, (m, *B, slots); (m, *B, 0) without a capacity."""
 
 
 @dataclass(frozen=True)
 class Ledger:
     """Algorithm 2 of the paper on a batch of problems, with bounded memory and weights tᵖ.
+
+    A merged member has the arithmetic mean of its iterates' objectives for f̂, with which it dominates others.
+    What takes its weight over must dominate their geometric mean, its guard, which is no greater: losses of
+    mini-batches are skewed, most lie below their arithmetic mean, and it would be dominated far more easily
+    than the iterates that it stands for.
 
     Attributes:
         power: Iterate t has the weight tᵖ to hand on.
@@ -72,7 +79,8 @@ class Ledger:
         observed = torch.full(losses.shape, torch.inf, dtype=record_dtype(losses), device=losses.device)
         weights = torch.zeros((*batch, slots), dtype=weight_dtype(losses), device=losses.device)
         values = torch.full((m, *batch, slots), torch.inf, dtype=observed.dtype, device=losses.device)
-        return LedgerState(values, weights, torch.zeros_like(weights[..., 0]), observed)
+        guards = values[..., : 0 if self.capacity is None else slots].clone()
+        return LedgerState(values, weights, torch.zeros_like(weights[..., 0]), observed, guards)
 
     def grown(self, state: LedgerState) -> LedgerState:
         """The same members with room for a newcomer in every problem; only without a capacity."""
@@ -109,7 +117,8 @@ class Ledger:
         share = iterate_weight(count, self.power)
 
         f = newest.movedim(-1, 0).unsqueeze(-1)
-        entry = self._enter(state.values, state.weights, f, share, valid)
+        guards = state.values if self.capacity is None else state.guards
+        entry = self._enter(_Members(state.values, guards, state.weights), _Point(f, f, share), valid)
         values, weights = entry.values, entry.weights
         # The newcomer takes the first free slot; a free one has the least weight, 0.
         slot = weights.argmin(-1, keepdim=True)
@@ -121,17 +130,21 @@ class Ledger:
         slot, placed = slot.squeeze(-1), placed.squeeze(-1)
         nothing = torch.zeros_like(slot)
         plan = Plan(nothing, nothing, torch.zeros_like(share), slot, placed.to(share))
-        if self.capacity is not None:
-            plan, values, weights = self._overflow(plan, values, weights, (f, share), entry.enters & ~placed)
-        return plan, LedgerState(values, weights, count, observed)
+        if self.capacity is None:
+            return plan, LedgerState(values, weights, count, observed, state.guards)
+        guards = torch.where(_one_hot(slot, weights) & placed.unsqueeze(-1), f, guards)
+        plan, kept = self._overflow(plan, _Members(values, guards, weights), (f, share), entry.enters & ~placed)
+        return plan, LedgerState(kept.values, kept.weights, count, observed, kept.guards)
 
     def size(self, state: LedgerState) -> Tensor:
         """Members, shape (*B,)."""
         return (state.weights > 0).sum(-1)
 
-    def _enter(self, values: Tensor, weights: Tensor, f: Tensor, share: Tensor, valid: Tensor) -> "_Entry":
-        """The dominance step of Algorithm 2 for points f (m, *B, 1) of weight `share` (*B,), where `valid`."""
-        below, above = _all(values <= f), _all(values >= f)
+    def _enter(self, members: "_Members", point: "_Point", valid: Tensor) -> "_Entry":
+        """The dominance step of Algorithm 2, where `valid`."""
+        values, guards, weights = members
+        f, guard, share = point
+        below, above = _all(values <= guard), _all(guards >= f)
         if self.ties == "keep":
             below, above = below & ~above, above & ~below
         number = below.sum(-1)
@@ -144,9 +157,10 @@ class Ledger:
         return _Entry(remaining, (weights + below * credit).masked_fill_(cleared, 0.0), enters, inherited)
 
     def _overflow(
-        self, plan: Plan, values: Tensor, weights: Tensor, newcomer: tuple[Tensor, Tensor], full: Tensor
-    ) -> tuple[Plan, Tensor, Tensor]:
+        self, plan: Plan, members: "_Members", newcomer: tuple[Tensor, Tensor], full: Tensor
+    ) -> tuple[Plan, "_Members"]:
         """Where `full`, merge the closest two of the K members and the newcomer, and let the result in."""
+        values, guards, weights = members
         f, share = newcomer
         k = weights.shape[-1]
         points = torch.cat([values, f.expand(*values.shape[:-1], 1)], -1)
@@ -158,18 +172,21 @@ class Ledger:
         mix = gamma_b / (gamma_a + gamma_b)
         value_a, value_b = _pick(points, pick_a), _pick(points, pick_b)
         merged = torch.lerp(value_a, value_b, mix.to(points.dtype)).unsqueeze(-1)
+        marks = torch.cat([guards, f], -1)
+        guard = _geometric_mean(_pick(marks, pick_a), _pick(marks, pick_b), mix.to(marks.dtype)).unsqueeze(-1)
+        guard = torch.minimum(guard, merged)
 
         # The newcomer takes the slot that b leaves; slot a is out while the merged member, which
         # is to hold it, passes through the dominance step as if it were new.
         in_a, in_b = pick_a[..., :k], pick_b[..., :k]
         others = torch.where(in_b, share.unsqueeze(-1), weights).masked_fill_(in_a, 0.0)
-        rest = torch.where(in_b, f, values)
+        rest, marks = torch.where(in_b, f, values), torch.where(in_b, f, guards)
         rest[0].masked_fill_(in_a, torch.inf)
-        entry = self._enter(rest, others, merged, gamma_a + gamma_b, full)
+        entry = self._enter(_Members(rest, marks, others), _Point(merged, guard, gamma_a + gamma_b), full)
         stays = entry.enters
         here = in_a & stays.unsqueeze(-1)
         others = torch.where(here, entry.weight.unsqueeze(-1), entry.weights)
-        rest = torch.where(here, merged, entry.values)
+        rest, marks = torch.where(here, merged, entry.values), torch.where(here, guard, marks)
 
         newcomer_lives = (in_b & (others > 0)).any(-1)
         merge_plan = Plan(
@@ -181,7 +198,24 @@ class Ledger:
         )
         wide = full.unsqueeze(-1)
         chosen = Plan(*(torch.where(full, new, old) for new, old in zip(merge_plan, plan, strict=True)))
-        return chosen, torch.where(wide, rest, values), torch.where(wide, others, weights)
+        found = zip((rest, marks, others), members, strict=True)
+        return chosen, _Members(*(torch.where(wide, new, old) for new, old in found))
+
+
+class _Members(NamedTuple):
+    """The slots: f̂ and guards (m, *B, slots), γ (*B, slots)."""
+
+    values: Tensor
+    guards: Tensor
+    weights: Tensor
+
+
+class _Point(NamedTuple):
+    """What asks to enter: f̂ and its guard (m, *B, 1), γ (*B,)."""
+
+    value: Tensor
+    guard: Tensor
+    weight: Tensor
 
 
 class _Entry(NamedTuple):
@@ -211,6 +245,12 @@ def _all(comparison: Tensor) -> Tensor:
 
 
 _UNROLLED = 16
+
+
+def _geometric_mean(a: Tensor, b: Tensor, mix: Tensor) -> Tensor:
+    """a^(1 − mix) b^mix, exactly a where they agree; what is not positive counts as the least positive number."""
+    least = torch.finfo(a.dtype).tiny
+    return torch.where(a == b, a, torch.lerp(a.clamp_min(least).log(), b.clamp_min(least).log(), mix).exp())
 
 
 def _one_hot(index: Tensor, like: Tensor) -> Tensor:
