@@ -1,6 +1,6 @@
 """The core on a CUDA device: the same numbers as on the CPU, no host synchronisation, time a step.
 
-    PYTHONPATH=src python benchmarks/cuda.py --json out/cuda.json
+    PYTHONPATH=src python benchmarks/gpu.py --json out/gpu.json
 
 Needs torch and numpy only. Every weighting of the registry and every bounded conversion runs the same trajectory on
 both devices; on the CUDA device `torch.cuda.set_sync_debug_mode("error")` makes any hidden synchronisation an error
