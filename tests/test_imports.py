@@ -13,13 +13,13 @@ ROOT = Path(equipoise.__file__).parent
 # simplex, preference ← weighting, conversion ← solver, train, federated ← flower, experiments ← cli.
 # A part may import from the layers before its own, and from itself.
 LAYERS = [
-    {"errors"},
+    {"errors", "atomic"},
     {"batch"},
     {"simplex", "preference", "minnorm", "state", "theory", "transform"},
     {"boxqp"},
     {"weighting", "conversion", "problems", "metrics"},
-    {"registry"},
-    {"solver", "train", "federated", "datasets"},
+    {"registry", "datasets"},
+    {"solver", "train", "federated"},
     {"flower", "experiments"},
     {"cli"},
     {"__main__"},

@@ -1,11 +1,12 @@
 """Preference-guided multi-objective learning: name a trade-off, get the Pareto point that has it."""
 
-from equipoise import preference, simplex, state, theory
+from equipoise import preference, simplex, state, theory, train
 from equipoise.conversion import Adaptive, Average, Conversion, Last
 from equipoise.errors import EquipoiseError, NonFiniteLossError, StateMismatchError
 from equipoise.registry import Method, group_dro, methods
 from equipoise.simplex import Box, Entropic, Euclidean, PNorm
 from equipoise.solver import Run, Solution, solve, solve_many
+from equipoise.train import GroupBalancedSampler, MultiObjective, group_losses
 from equipoise.transform import PropFair
 from equipoise.weighting import (
     EPO,
@@ -45,11 +46,13 @@ __all__ = [
     "ExcessRisk",
     "FedFV",
     "FedMGDAPlus",
+    "GroupBalancedSampler",
     "Last",
     "Linear",
     "Method",
     "MoCo",
     "Momentum",
+    "MultiObjective",
     "NonFiniteLossError",
     "PNorm",
     "PropFair",
@@ -61,6 +64,7 @@ __all__ = [
     "Tchebycheff",
     "Weighting",
     "group_dro",
+    "group_losses",
     "methods",
     "preference",
     "simplex",
@@ -68,4 +72,5 @@ __all__ = [
     "solve_many",
     "state",
     "theory",
+    "train",
 ]

@@ -6,11 +6,11 @@ that an interrupted run leaves only whole cells and goes on where it stopped.
 
 import hashlib
 import json
-import os
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+
+from equipoise.atomic import replacing
 
 __all__ = ["CellStore", "write_atomically"]
 
@@ -65,12 +65,5 @@ def _plain(spec: Spec) -> Any:  # noqa: ANN401
 
 def write_atomically(path: Path, text: str) -> None:
     """Write a file so that it is either the old one or the whole new one, whatever happens."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
-        Path(temporary).replace(path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
+    with replacing(path) as file:
+        file.write(text.encode())

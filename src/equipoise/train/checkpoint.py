@@ -1,0 +1,60 @@
+"""Checkpoints: what a run was set up with, and files that are never half written."""
+
+import dataclasses
+import os
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from equipoise.atomic import replacing
+from equipoise.errors import StateMismatchError
+
+__all__ = ["check_configuration", "check_tensors", "describe", "save"]
+
+
+def save(checkpoint: object, path: str | os.PathLike[str]) -> None:
+    """Write a checkpoint with `torch.save` under a temporary name, then move it into place.
+
+    Whatever happens in between, a file that was there before stays readable.
+
+    Args:
+        checkpoint: What to save, such as a dictionary of `state_dict()`s.
+        path: The file; `torch.load(path, weights_only=True)` reads it.
+    """
+    with replacing(path) as file:
+        torch.save(checkpoint, file)
+
+
+def describe(**parts: object) -> dict[str, str]:
+    """Settings as text by their dotted names; a dataclass is its name and its fields."""
+    return {name: text for key, part in parts.items() for name, text in _describe(key, part)}
+
+
+def _describe(name: str, value: Any) -> Iterator[tuple[str, str]]:  # noqa: ANN401
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        yield name, type(value).__name__
+        for field in dataclasses.fields(value):
+            yield from _describe(f"{name}.{field.name}", getattr(value, field.name))
+    else:
+        yield name, repr(value.tolist() if isinstance(value, Tensor) else value)
+
+
+def check_configuration(found: Mapping[str, str], here: Mapping[str, str]) -> None:
+    """Raise StateMismatchError unless a checkpoint was made with the settings given; it names those that differ."""
+    absent = "nothing"
+    names = [name for name in {**here, **found} if here.get(name) != found.get(name)]
+    if names:
+        differences = (f"{n} must be {here.get(n, absent)}; found {found.get(n, absent)}" for n in names)
+        raise StateMismatchError(f"checkpoint belongs to another configuration: {', '.join(differences)}")
+
+
+def check_tensors(found: Mapping[str, Tensor], here: Mapping[str, Tensor]) -> None:
+    """Raise StateMismatchError unless tensors of a checkpoint have the shapes of those they replace."""
+    for name, tensor in here.items():
+        if name in found and found[name].shape != tensor.shape:
+            raise StateMismatchError(
+                f"checkpoint belongs to another configuration: {name} must have shape {tuple(tensor.shape)}; "
+                f"found {tuple(found[name].shape)}"
+            )

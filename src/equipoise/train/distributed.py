@@ -1,0 +1,77 @@
+"""One process of several: losses, counts and gradient rows as all of them see them.
+
+Every rank updates its weighting and its record with the same numbers, so that λ, the archive and the
+coefficients are the same everywhere and nothing has to be sent around but 2m numbers a call.
+"""
+
+from typing import NamedTuple, TypeAlias
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from equipoise.weighting.protocol import working_dtype
+
+__all__ = ["Group", "Seen", "mean_losses", "mean_rows", "ranks"]
+
+Group: TypeAlias = "dist.ProcessGroup | None"
+"""The processes that train together; None: all of them."""
+
+
+class Seen(NamedTuple):
+    """The losses of one batch over all ranks."""
+
+    values: Tensor
+    """f, 0 where absent, (m,)."""
+    counts: Tensor | None
+    """n, the samples of each objective over all ranks, (m,); None where nothing was counted."""
+    share: Tensor | None
+    """R·n_local/n, what this rank's losses count for when R ranks average their gradients, (m,); None is 1."""
+
+    @property
+    def mask(self) -> Tensor | None:
+        """Which objectives are present, (m,); None for all."""
+        return None if self.counts is None else self.counts > 0
+
+
+def ranks(group: Group) -> int:
+    """How many processes train together, R."""
+    return dist.get_world_size(group) if dist.is_available() and dist.is_initialized() else 1
+
+
+def mean_losses(values: Tensor, counts: Tensor | None, group: Group) -> Seen:
+    """The mean of each objective over the samples of all ranks.
+
+    Args:
+        values: This rank's losses, detached, (m,).
+        counts: This rank's samples of each, (m,); None: as many on every rank.
+        group: The processes.
+    """
+    R = ranks(group)
+    local = values if counts is None else torch.where(counts > 0, values, 0.0)
+    if R == 1:
+        return Seen(local, counts, None)
+    n = torch.ones_like(values) if counts is None else counts
+    sums = torch.cat([local * n, n]).to(working_dtype(values))
+    dist.all_reduce(sums, group=group)
+    total, samples = sums.chunk(2)
+    mean = torch.where(samples > 0, total / torch.where(samples > 0, samples, 1.0), 0.0).to(values)
+    if counts is None:
+        return Seen(mean, None, None)
+    share = torch.where(samples > 0, R * n / torch.where(samples > 0, samples, 1.0), 0.0)
+    return Seen(mean, samples.to(values), share.to(values))
+
+
+def mean_rows(rows: Tensor, seen: Seen, group: Group) -> Tensor:
+    """The gradients of the losses over all ranks, (m, d), from this rank's; 0 where absent here and everywhere."""
+    R = ranks(group)
+    if seen.counts is None and R == 1:
+        return rows
+    weight = torch.ones_like(rows[:, :1]) if seen.share is None else seen.share.to(rows).unsqueeze(-1)
+    if seen.share is None and seen.counts is not None:
+        weight = (seen.counts > 0).to(rows).unsqueeze(-1)
+    rows = torch.where(weight > 0, rows * weight, 0.0)
+    if R > 1:
+        dist.all_reduce(rows, group=group)
+        rows /= R
+    return rows

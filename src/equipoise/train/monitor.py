@@ -1,0 +1,57 @@
+"""What a logger shows of a step."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from torch import Tensor
+
+from equipoise.batch import constant
+from equipoise.metrics import preference as trade_off
+
+__all__ = ["describe_step", "duals"]
+
+
+def duals(weighting: Any, state: Any) -> Tensor | None:  # noqa: ANN401
+    """λ of a weighting that has it, or of what it wraps, (m,)."""
+    if callable(getattr(weighting, "weights", None)):
+        found: Tensor = weighting.weights(state)
+        return found
+    inner = getattr(weighting, "inner", None)
+    return None if inner is None else duals(inner, getattr(state, "inner", state))
+
+
+def scaled(weighting: Any, state: Any, losses: Tensor) -> Tensor:  # noqa: ANN401
+    """The losses less the ideal point as the weighting sees them: over the first losses where it is relative, (m,)."""
+    first = getattr(state, "first", None)
+    losses = losses if first is None else losses / first
+    inner = getattr(weighting, "inner", None)
+    if inner is not None:
+        return scaled(inner, getattr(state, "inner", state), losses)
+    return losses - constant(getattr(weighting, "ideal", 0.0), losses)
+
+
+def describe_step(
+    names: Sequence[str],
+    weighting: Any,  # noqa: ANN401
+    state: Any,  # noqa: ANN401
+    preference: Tensor,
+    losses: Tensor,
+    coefficients: Tensor,
+) -> dict[str, float]:
+    """Losses, weighted losses, coefficients and λ by name, and how well the preference is met."""
+    preference = preference.to(losses)
+    above = scaled(weighting, state, losses.double() if losses.device.type != "mps" else losses)
+    vectors = {
+        "loss": losses,
+        "weighted": preference * above,
+        "coefficient": coefficients,
+        "lambda": duals(weighting, state),
+    }
+    entries = {
+        f"{key}/{name}": value
+        for key, vector in vectors.items()
+        if vector is not None
+        for name, value in zip(names, vector.tolist(), strict=True)
+    }
+    measures = {"tch": trade_off.tch, "imbalance": trade_off.imbalance, "angle": trade_off.angle}
+    return entries | {name: float(measure(above, preference.to(above))) for name, measure in measures.items()}

@@ -1,0 +1,576 @@
+"""The shell around one's own training loop."""
+
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from functools import partial
+from typing import Any, Literal, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from equipoise import preference as preferences
+from equipoise.conversion import Adaptive, Conversion, Last
+from equipoise.conversion.protocol import record_dtype
+from equipoise.errors import StateMismatchError, require
+from equipoise.state import flatten, unflatten
+from equipoise.train import recorded
+from equipoise.train.archive import Archive
+from equipoise.train.checkpoint import check_configuration, check_tensors, describe
+from equipoise.train.distributed import Group, Seen, mean_losses, mean_rows
+from equipoise.train.finite import Watch, sound
+from equipoise.train.gradients import jacobian_rows, row_dtype, steered
+from equipoise.train.losses import Counts, Losses, check_graph, stack_counts, stack_losses
+from equipoise.train.monitor import describe_step, duals
+from equipoise.train.pending import Call, Mean, Pending
+from equipoise.weighting import Linear, Weighting
+
+__all__ = ["MultiObjective"]
+
+
+class _Committed(NamedTuple):
+    """Where the run stands after its last step."""
+
+    weighting: Any
+    conversion: Any
+    coefficients: Tensor
+    """c of the last step in which each objective was present; w/m before, (m,)."""
+    losses: Tensor
+    """f of that step, NaN before, (m,)."""
+
+
+_Chosen = tuple[Tensor, Any]
+"""Coefficients (m,), and the state of the weighting that they go with."""
+
+
+class MultiObjective:
+    r"""A weighting and a conversion in one's own training loop.
+
+        mol = MultiObjective(model, OMD(), preference=[0.3, 0.7], conversion=Adaptive(capacity=8), optimizer=optimizer)
+        for batch in loader:
+            mol(losses(model, batch)).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        model.load_state_dict(mol.solution())
+
+    With an `optimizer`, θ⁽ᵗ⁾ is recorded just before it steps and λ committed just after: once per step, with the
+    count-weighted mean of the losses of all calls whose gradients the step uses, and not at all for a step that is
+    skipped. Without one, each call records and commits. The model is referred to, not owned: this is no
+    `nn.Module`, as an optimizer is none.
+
+    Under gradient accumulation, weightings whose coefficients depend on this step's losses (Tchebycheff, smooth
+    Tchebycheff, alternating order, those on gradients) use those of the previous step; in the first step, which
+    has none before it, those of its first call.
+
+    In a process group all ranks must call with their part of the batch: the losses are averaged over the ranks,
+    so that every rank has the same λ, the same archive and the same coefficients.
+
+    Args:
+        model: Its parameters are trained; it may be wrapped or compiled.
+        weighting: How losses become coefficients.
+        preference: w, one entry per objective: non-negative, of sum 1.
+        conversion: How the trajectory becomes the answer; by default the last iterate that was recorded.
+            `Adaptive` needs a capacity here.
+        optimizer: Whose steps are the steps of the run.
+        names: The objectives' names, for losses by name, messages and metrics.
+        parameters: Names of the parameters to record; by default all that require grad. Recorded are copies in
+            at least float32.
+        every: Every how many steps an iterate is recorded with the losses of that step; None: only by `record`.
+        check: When losses that are not finite are noticed: "now", or "deferred" to the next call, so that no
+            device is waited for. By default "now" on the CPU, else "deferred".
+        on_nonfinite: "raise" a NonFiniteLossError, or "skip" the call: it has zero gradients and is not
+            committed, and a step that has no other call leaves the parameters alone. "skip" implies "now".
+        process_group: The ranks that train together; by default all of them.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        weighting: Weighting[Any],
+        preference: Tensor | Sequence[float],
+        conversion: Conversion[Any] | None = None,
+        optimizer: torch.optim.Optimizer | None = None,
+        *,
+        names: Sequence[str] | None = None,
+        parameters: Iterable[str] | None = None,
+        every: int | None = 1,
+        check: Literal["auto", "now", "deferred"] = "auto",
+        on_nonfinite: Literal["raise", "skip"] = "raise",
+        process_group: Group = None,
+    ) -> None:
+        conversion = Last() if conversion is None else conversion
+        _check_conversion(conversion)
+        require(every is None or every >= 1, "every must be None or at least 1", every)
+        require(check in {"auto", "now", "deferred"}, 'check must be "auto", "now" or "deferred"', check)
+        require(on_nonfinite in {"raise", "skip"}, 'on_nonfinite must be "raise" or "skip"', on_nonfinite)
+        require(
+            on_nonfinite == "raise" or check != "deferred",
+            'check must not be "deferred" with on_nonfinite="skip"',
+            check,
+        )
+        w = preferences.validate(preference if isinstance(preference, Tensor) else list(preference)).detach()
+        require(w.ndim == 1, "preference must have shape (m,)", tuple(w.shape))
+        names = None if names is None else tuple(names)
+        if names is not None:
+            m = len(w)
+            require(len(names) == m, f"names must have {m} entries, as the preference has", len(names))
+            require(len(set(names)) == m, "names must differ from one another", names)
+
+        self.model, self.weighting, self.conversion = model, weighting, conversion
+        self.every, self.names = every, names
+        self.step = 0
+        """Steps committed."""
+        self._labels = names if names is not None else tuple(str(i) for i in range(len(w)))
+        self._group = process_group
+        self._params = recorded.Recorded(model, parameters)
+        start = self._params()
+        floats = [p.dtype for p in start.values() if p.is_floating_point()]
+        self._dtype = torch.promote_types(floats[0], torch.float32) if floats else torch.float32
+        self._device = next(iter(start.values())).device
+        self._skips = on_nonfinite == "skip"
+        self._check = check
+        self._watch, self._archive = self._new_watch(), self._new_archive()
+        self._looks_ahead = _looks_ahead(weighting)
+        self._accumulates = False
+        self._compared: Literal["", "training", "given"] = ""
+        self._recorded = 0
+        self._statistics: dict[str, Tensor] = {}
+        self._pending = Pending()
+        self._skipped = 0
+        self._closure = False
+        self._within: tuple[Tensor, Any] | None = None
+        self.preference = w.to(self._device)
+        self._state = self._begin(start)
+        self._optimizer = None if optimizer is None else _attach(self, optimizer, start)
+
+    # Calls ------------------------------------------------------------------------------------
+
+    def __call__(self, losses: Losses, counts: Counts | None = None) -> Tensor:
+        """The scalar to differentiate.
+
+        Args:
+            losses: f at the parameters as they are: a tensor (m,) or numbers by name, with their graph.
+            counts: How many samples each loss is the mean of on this rank, 0 for an absent objective; by
+                default the same for all objectives, calls and ranks.
+
+        Returns:
+            Σ c_i f_i. Divide it by the number of calls where gradients accumulate.
+
+        Raises:
+            NonFiniteLossError: If a loss is NaN or infinite; see `check` and `on_nonfinite`.
+            ValueError: For losses of another shape or with other names than the preference, without a graph or
+                under `no_grad`.
+        """
+        f = stack_losses(losses, self.names, len(self.preference), self._device)
+        check_graph(losses, f, counted=counts is not None)
+        self._watch.settle()
+        with self._exactly():
+            values = f.detach().to(self._dtype)
+            seen = mean_losses(values, stack_counts(counts, self.names, values), self._group)
+            if self._skips and not sound(seen.values):
+                return self._skip()
+            self._watch.show(seen.values, self.step + 1)
+            if self._within is not None:
+                return self._scalar(f, seen, *self._within)
+            if self._pending.calls > 0 and not self._pending.waiting and self._cleared():
+                self._pending = Pending()
+            chosen, rows, ahead = self._weigh(f, seen)
+            scalar = self._scalar(f, seen, *chosen)
+            if self._optimizer is None:
+                self._record_step(seen.values, seen.mask)
+                self._commit(Mean(seen.values, seen.mask, rows, ahead))
+                return scalar
+            call = self._pending.add(seen.values, seen.counts, rows, ahead)
+            if self._closure:
+                self._within = chosen
+                self._pending.differentiated(call, lambda: False)
+                self._record_step(seen.values, seen.mask)
+                return scalar
+        scalar.register_hook(partial(_differentiated, self._pending, call, self._cleared))  # type: ignore[no-untyped-call]
+        return scalar
+
+    def record(self, losses: Losses, counts: Counts | None = None) -> None:
+        """Record the parameters as they are, compared by these losses instead of those that they are trained with.
+
+        For losses on a fixed held-out batch or on all data. From then on nothing is recorded but by this method:
+        iterates compared by two kinds of losses would not be comparable.
+
+        Args:
+            losses: f at the parameters as they are, a tensor (m,) or numbers by name; no graph is needed.
+            counts: As in a call.
+        """
+        rule = "record must be called before anything else is recorded: give every=None, or call it before mol"
+        require(self._compared != "training", rule, lambda: f"{self._recorded} iterates compared by training losses")
+        f = stack_losses(losses, self.names, len(self.preference), self._device)
+        self._watch.settle()
+        with self._exactly():
+            values = f.detach().to(self._dtype)
+            seen = mean_losses(values, stack_counts(counts, self.names, values), self._group)
+            self._watch.show(seen.values, self.step + 1)
+            self._compared = "given"
+            self._record(seen.values, seen.mask)
+
+    def discard(self) -> None:
+        """Forget the calls since the last step, for a step that is not taken.
+
+        Not needed where `zero_grad` sets gradients to None, as it does by default: the next backward pass then
+        sees that they were cleared.
+        """
+        self._pending, self._skipped, self._closure, self._within = Pending(), 0, False, None
+
+    def close(self) -> None:
+        """Let go of the optimizer; the solution stays."""
+        if self._optimizer is not None:
+            for handle in self._optimizer.handles:
+                handle.remove()
+        self._optimizer = None
+        self.discard()
+
+    # The answer -------------------------------------------------------------------------------
+
+    def solution(self) -> dict[str, Tensor]:
+        """The model's state with the answer in place of the parameters that were recorded.
+
+        Returns:
+            Copies, for `model.load_state_dict`; what was recorded comes in at least float32, everything else
+            as the model has it now, but for BatchNorm statistics that `update_bn` found.
+        """
+        self._settle()
+        return recorded.full_state(self.model, self._answer() | self._statistics, self._params.aliases())
+
+    @contextmanager
+    def solution_weights(self) -> Iterator[None]:
+        """The model with the answer in it, for a while; afterwards parameters and buffers are as they were."""
+        self._settle()
+        with recorded.swapped(self._params(), self.model, self._answer() | self._statistics):
+            yield
+
+    def update_bn(self, loader: Iterable[Any]) -> None:
+        """Find the BatchNorm statistics of the answer, which no iterate had, by a pass over the data.
+
+        `solution` and `solution_weights` have them until another iterate is recorded. A model that holds the answer,
+        because it was loaded or inside `solution_weights`, has them too; else the model is left as it was.
+
+        Args:
+            loader: Batches for the model, or tuples that begin with one.
+        """
+        self._settle()
+        answer, params = self._answer(), self._params()
+        if recorded.holds(params, answer):
+            self._statistics = recorded.recalibrated(self.model, loader, self._device)
+            return
+        with recorded.swapped(params, self.model, answer):
+            self._statistics = recorded.recalibrated(self.model, loader, self._device)
+
+    @property
+    def duals(self) -> Tensor | None:
+        """λ after the last step, where the weighting has it, (m,)."""
+        return duals(self.weighting, self._state.weighting)
+
+    @property
+    def coefficients(self) -> Tensor:
+        """Coefficients of the last step in which each objective was present, (m,); w/m before."""
+        return self._state.coefficients
+
+    def metrics(self) -> dict[str, float]:
+        """The last step in numbers, for any logger; reading them waits for the device.
+
+        Returns:
+            `step`; by objective `loss/…`, `weighted/…` (w_i (f_i − z_i)), `coefficient/…` and `lambda/…` where the
+            weighting has λ; `tch` (the largest weighted loss), `imbalance` (largest over smallest, less 1) and
+            `angle` (to the preferred ray, in radians): 0 where the preference is met; `archive`, the copies in use
+            where the conversion keeps several.
+        """
+        self._settle()
+        state = self._state
+        entries: dict[str, float] = {"step": self.step}
+        entries |= describe_step(
+            self._labels, self.weighting, state.weighting, self.preference, state.losses, state.coefficients
+        )
+        if isinstance(self.conversion, Adaptive):
+            entries["archive"] = int(self.conversion.size(state.conversion))
+        return entries
+
+    # Checkpoints ------------------------------------------------------------------------------
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything that a run resumes from: tensors, numbers and text, for `torch.load(weights_only=True)`.
+
+        The tensors are those in use, not copies. Calls since the last step are not part of it, as gradients are
+        not part of a checkpoint: save between steps.
+        """
+        self._watch.settle()
+        return self._saved()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on where another run was saved.
+
+        Args:
+            state: What `state_dict` gave.
+
+        Raises:
+            StateMismatchError: If it belongs to another configuration; the message names every setting that
+                differs. Nothing is changed then.
+        """
+        expected = self._saved()
+        if state.keys() != expected.keys():
+            raise StateMismatchError(f"checkpoint must have the entries {sorted(expected)}; found {sorted(state)}")
+        check_configuration(state["configuration"], expected["configuration"])
+        held, found = expected["tensors"], state["tensors"]
+        check_tensors(found, held)
+        unflatten(found, self._state)  # names and dtypes
+        for name, tensor in held.items():
+            # The archive is large and changes in place: no second one is made.
+            archived = name.startswith("conversion.")
+            held[name] = tensor.copy_(found[name]) if archived else found[name].to(tensor, copy=True)
+        self._state = unflatten(held, self._state)
+        self.step, self._recorded = int(state["step"]), int(state["recorded"])
+        self._compared, self._accumulates = state["compared"], bool(state["accumulates"])
+        self._statistics, self._watch = {}, self._new_watch()
+        self.discard()
+
+    def to(self, device: torch.device | str) -> "MultiObjective":
+        """Move everything to the device that the model is on."""
+        self._settle()
+        self._device = torch.empty(0, device=device).device
+        moved = {name: tensor.to(self._device) for name, tensor in flatten(self._state).items()}
+        self._state = unflatten(moved, self._state)
+        self._statistics = {name: tensor.to(self._device) for name, tensor in self._statistics.items()}
+        self.preference = self.preference.to(self._device)
+        self._watch, self._archive = self._new_watch(), self._new_archive()
+        self.discard()
+        return self
+
+    def _saved(self) -> dict[str, Any]:
+        if self._archive is not None:
+            self._archive.settle(self._state.conversion)
+        return {
+            "configuration": self._configuration(),
+            "step": self.step,
+            "recorded": self._recorded,
+            "compared": self._compared,
+            "accumulates": self._accumulates,
+            "tensors": flatten(self._state),
+        }
+
+    def _configuration(self) -> dict[str, str]:
+        held = {name: (tuple(p.shape), str(record_dtype(p))) for name, p in self._params().items()}
+        return describe(
+            weighting=self.weighting,
+            conversion=self.conversion,
+            preference=self.preference,
+            names=self.names,
+            every=self.every,
+            parameters=held,
+        )
+
+    # One step ---------------------------------------------------------------------------------
+
+    def _begin(self, start: dict[str, Tensor]) -> _Committed:
+        template = torch.zeros(len(self.preference), dtype=self._dtype, device=self._device)
+        extra = {}
+        if "jacobian" in self.weighting.needs:
+            params = self._trained()
+            one = torch.empty(1, dtype=row_dtype(params), device=self._device)
+            extra["jacobian"] = one.expand(len(template), sum(p.numel() for p in params))
+        c = self.preference.to(template) / len(template)
+        return _Committed(
+            self.weighting.init(template, **extra), self.conversion.init(start, template), c, template + torch.nan
+        )
+
+    def _weigh(self, f: Tensor, seen: Seen) -> tuple[_Chosen, Tensor | None, _Chosen | None]:
+        """This call's coefficients, its gradient rows, and what commits it if it is the only one of its step."""
+        rows = None
+        if self.weighting.needs:
+            rows = mean_rows(jacobian_rows(f, self._trained()), seen, self._group)
+        if self._looks_ahead and (self._accumulates or self._pending.calls > 0):
+            opening = None if self._pending.first is None else self._pending.first.ahead
+            return opening or (self._state.coefficients, self._state.weighting), rows, None
+        ahead = self._update(Mean(seen.values, seen.mask, rows, None))
+        return ahead, rows, ahead
+
+    def _update(self, mean: Mean) -> tuple[Tensor, Any]:
+        """The coefficients for these losses, last ones where absent, and the weighting's state after them."""
+        given = {} if mean.rows is None else {"jacobian": lambda J: J, "gramian": lambda J: J @ J.mT}
+        extra = {need: given[need](mean.rows) for need in self.weighting.needs}
+        state = self._state
+        c, after = self.weighting.update(mean.values, state.weighting, self.preference, mask=mean.mask, **extra)
+        return c if mean.mask is None else torch.where(mean.mask, c, state.coefficients), after
+
+    def _scalar(self, f: Tensor, seen: Seen, c: Tensor, state: Any) -> Tensor:  # noqa: ANN401
+        """Σ c_i f_i with this rank's share of each loss, or Σ c_i Y_i where the weighting has its own rows Y."""
+        c = c if seen.mask is None else torch.where(seen.mask, c, 0.0)
+        rows = self.weighting.rows(state)
+        with torch.enable_grad():
+            if rows is not None:
+                return steered((c * seen.values).sum(), c.to(rows) @ rows, self._trained())
+            if seen.mask is not None:
+                f = torch.where(seen.mask if seen.share is None else seen.share > 0, f, 0.0)
+            return ((c if seen.share is None else c * seen.share) * f).sum()
+
+    def _cleared(self) -> bool:
+        assert self._optimizer is not None  # noqa: S101
+        groups = self._optimizer.optimizer.param_groups
+        return all(p.grad is None for group in groups for p in group["params"])
+
+    def _before_step(self, optimizer: torch.optim.Optimizer, closure: object) -> None:
+        if closure is not None:
+            self.discard()
+            self._closure = True
+        elif self._pending.calls == 0 and self._skipped > 0:
+            optimizer.zero_grad(set_to_none=True)
+        else:
+            rule = "optimizer.step() must follow a call of mol and its backward pass"
+            require(self._pending.calls > 0, rule, "none since the last step")
+            with self._exactly():
+                mean = self._pending.mean()
+                self._record_step(_unless(_overflow(optimizer), mean.values), mean.mask)
+
+    def _after_step(self, optimizer: torch.optim.Optimizer) -> None:
+        pending, before = self._pending, self._state
+        require(
+            pending.calls > 0 or self._skipped > 0, "optimizer.step(closure) must call mol in its closure", "no call"
+        )
+        if pending.calls > 0:
+            self._accumulates = self._accumulates or pending.calls > 1
+            with self._exactly():
+                mean, overflow = pending.mean(), _overflow(optimizer)
+                if overflow is None:
+                    self._commit(mean)
+                else:
+                    self._commit(mean._replace(values=_unless(overflow, mean.values), ahead=None))
+                    self._keep(before, unless=overflow == 0)
+        self.discard()
+
+    def _keep(self, before: _Committed, unless: Tensor) -> None:
+        """What a step that is skipped on the device must not show."""
+        now, ok = self._state, unless.to(self._device)
+        self._state = now._replace(
+            coefficients=torch.where(ok, now.coefficients, before.coefficients),
+            losses=torch.where(ok, now.losses, before.losses),
+        )
+
+    def _commit(self, mean: Mean) -> None:
+        c, state = self._update(mean) if mean.ahead is None else mean.ahead
+        values = mean.values if mean.mask is None else torch.where(mean.mask, mean.values, self._state.losses)
+        self._state = self._state._replace(weighting=state, coefficients=c, losses=values)
+        self.step += 1
+
+    def _record_step(self, values: Tensor, mask: Tensor | None) -> None:
+        due = self.every is not None and (self.step + 1) % self.every == 0
+        if due and self._compared != "given":
+            self._compared = "training"
+            self._record(values, mask)
+
+    def _record(self, values: Tensor, mask: Tensor | None) -> None:
+        update = self.conversion.update if self._archive is None else self._archive.update
+        conversion = update(self._params(), values, self._state.conversion, mask=mask)
+        self._state = self._state._replace(conversion=conversion)
+        self._recorded += 1
+        self._statistics = {}
+
+    def _skip(self) -> Tensor:
+        self._skipped += 1
+        params = self._trained()
+        zero = torch.zeros((), dtype=self._dtype, device=self._device)
+        with torch.enable_grad():
+            return steered(zero, zero.expand(sum(p.numel() for p in params)), params)
+
+    def _trained(self) -> list[Tensor]:
+        return [p for p in self.model.parameters() if p.requires_grad]
+
+    def _answer(self) -> dict[str, Tensor]:
+        return self.conversion.output(self._state.conversion)
+
+    @contextmanager
+    def _exactly(self) -> Iterator[None]:
+        """Without graphs, and in the precision that things are in."""
+        kind = self._device.type
+        mixed = torch.is_autocast_enabled(kind) if torch.amp.is_autocast_available(kind) else False
+        with torch.no_grad(), torch.autocast(kind, enabled=False) if mixed else nullcontext():
+            yield
+
+    def _settle(self) -> None:
+        """Catch up with what was put off."""
+        self._watch.settle()
+        if self._archive is not None:
+            self._archive.settle(self._state.conversion)
+
+    def _new_archive(self) -> Archive | None:
+        late = self._device.type != "cpu"
+        return Archive(self.conversion, late=late) if isinstance(self.conversion, Adaptive) else None
+
+    def _new_watch(self) -> Watch:
+        if self._skips:
+            return Watch(self._labels, "now")
+        if self._check == "auto":
+            return Watch(self._labels, "now" if self._device.type == "cpu" else "deferred")
+        return Watch(self._labels, self._check)
+
+
+class _Attached(NamedTuple):
+    """An optimizer with the hooks that were put on it."""
+
+    optimizer: torch.optim.Optimizer
+    handles: tuple[torch.utils.hooks.RemovableHandle, ...]
+
+
+def _attach(mol: MultiObjective, optimizer: torch.optim.Optimizer, params: Mapping[str, Tensor]) -> _Attached:
+    """Hooks that do not keep `mol` alive: an optimizer may outlive it."""
+    require(isinstance(optimizer, torch.optim.Optimizer), "optimizer must be a torch optimizer", type(optimizer))
+    held = {id(p) for group in optimizer.param_groups for p in group["params"]}
+    known = any(id(p) in held for p in params.values())
+    require(known, "optimizer must hold parameters of the model", "none of those that are recorded")
+    alive = weakref.ref(mol)
+
+    def before(optimizer: torch.optim.Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        shell = alive()
+        if shell is not None:
+            positional = [x for x in args if x is not optimizer]  # torch passes the optimizer itself on
+            shell._before_step(optimizer, positional[0] if positional else kwargs.get("closure"))
+
+    def after(optimizer: torch.optim.Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:  # noqa: ARG001
+        shell = alive()
+        if shell is not None:
+            shell._after_step(optimizer)
+
+    handles = (optimizer.register_step_pre_hook(before), optimizer.register_step_post_hook(after))
+    return _Attached(optimizer, handles)
+
+
+def _check_conversion(conversion: Conversion[Any]) -> None:
+    require(
+        not (isinstance(conversion, Adaptive) and conversion.capacity is None),
+        "conversion must have a capacity in a training loop: without one every iterate that no other dominates is "
+        "kept, each a copy of the model, and with mini-batch losses their number grows with the run; "
+        "take Adaptive(capacity=8)",
+        conversion,
+    )
+
+
+def _looks_ahead(weighting: Any) -> bool:  # noqa: ANN401
+    """Whether the coefficients of a step depend on the losses of that step.
+
+    `Linear` and whatever is of simultaneous order know theirs before; a wrapper is as what it wraps.
+    """
+    inner = getattr(weighting, "inner", None)
+    if inner is not None:
+        return _looks_ahead(inner)
+    return not isinstance(weighting, Linear) and getattr(weighting, "order", None) != "simultaneous"
+
+
+def _differentiated(pending: Pending, call: Call, cleared: Callable[[], bool], gradient: Tensor) -> None:  # noqa: ARG001
+    pending.differentiated(call, cleared)
+
+
+def _overflow(optimizer: torch.optim.Optimizer) -> Tensor | None:
+    """What a gradient scaler tells an optimizer that skips steps by itself, as fused ones do: > 0 for a skip."""
+    found: Tensor | None = getattr(optimizer, "found_inf", None)
+    return found
+
+
+def _unless(overflow: Tensor | None, values: Tensor) -> Tensor:
+    """The losses, or NaN where the step is skipped on the device: these commit and record nothing."""
+    if overflow is None:
+        return values
+    return torch.where(overflow.to(values.device) > 0, torch.nan, values)

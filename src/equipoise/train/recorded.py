@@ -1,0 +1,99 @@
+"""The part of a model that is recorded, and the model with the answer in it."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor, nn
+from torch.optim.swa_utils import update_bn
+
+from equipoise.errors import require
+
+__all__ = ["Recorded", "recalibrated", "swapped"]
+
+
+class Recorded:
+    """Parameters of a model by name, looked up anew each time.
+
+    Args:
+        model: The model.
+        names: Which ones; None for those that require grad now.
+    """
+
+    def __init__(self, model: nn.Module, names: Iterable[str] | None) -> None:
+        self.model = model
+        self.chosen = names is not None
+        known = dict(model.named_parameters())
+        if names is None:
+            self.names = tuple(name for name, p in known.items() if p.requires_grad)
+            require(len(self.names) > 0, "model must have a parameter that requires grad", "none")
+            return
+        require(not isinstance(names, str), "parameters must be several names", names)
+        self.names = tuple(names)
+        require(len(self.names) > 0, "parameters must name at least one parameter", self.names)
+        unknown = [name for name in self.names if name not in known]
+        require(not unknown, f"parameters must be names of model.named_parameters(), {list(known)}", unknown)
+
+    def __call__(self) -> dict[str, Tensor]:
+        """The parameters as they are.
+
+        Raises:
+            ValueError: If one of them has gone from the model, or, where all that require grad are recorded,
+                if there is a new one.
+        """
+        known = dict(self.model.named_parameters())
+        gone = [name for name in self.names if name not in known]
+        require(not gone, "recorded parameters must stay in the model", lambda: f"{gone} gone")
+        if not self.chosen:
+            recorded = set(self.names)
+            new = [name for name, p in known.items() if p.requires_grad and name not in recorded]
+            rule = "parameters that require grad must be those there were at the start, or be named by parameters="
+            require(not new, rule, lambda: f"{new} new")
+        return {name: known[name] for name in self.names}
+
+    def aliases(self) -> dict[str, str]:
+        """Other names of recorded parameters, as tied weights have them."""
+        first = {id(p): name for name, p in self().items()}
+        every = self.model.named_parameters(remove_duplicate=False)
+        return {name: first[id(p)] for name, p in every if id(p) in first and first[id(p)] != name}
+
+
+def full_state(model: nn.Module, answer: Mapping[str, Tensor], aliases: Mapping[str, str]) -> dict[str, Tensor]:
+    """The model's state with the answer in place of its parameters; copies."""
+    state = {key: x.detach().clone() if isinstance(x, Tensor) else x for key, x in model.state_dict().items()}
+    return {**state, **answer, **{other: answer[name] for other, name in aliases.items()}}
+
+
+@contextmanager
+def swapped(params: Mapping[str, Tensor], model: nn.Module, answer: Mapping[str, Tensor]) -> Iterator[None]:
+    """The answer in the model's parameters and buffers for a while; then everything as it was, buffers too."""
+    held = {**params, **dict(model.named_buffers())}
+    before = {name: x.detach().clone() for name, x in held.items()}
+    _write(held, answer)
+    try:
+        yield
+    finally:
+        _write(held, before)
+
+
+@torch.no_grad()
+def _write(held: Mapping[str, Tensor], values: Mapping[str, Tensor]) -> None:
+    for name, value in values.items():
+        held[name].copy_(value)
+
+
+def holds(params: Mapping[str, Tensor], answer: Mapping[str, Tensor]) -> bool:
+    """Whether the parameters are the answer."""
+    return all(torch.equal(p.detach(), answer[name].to(p.dtype)) for name, p in params.items())
+
+
+def recalibrated(model: nn.Module, loader: Iterable[object], device: torch.device) -> dict[str, Tensor]:
+    """BatchNorm statistics of the model as it is, from a pass over the data; the model keeps them. Copies, by name."""
+    update_bn(loader, model, device=device)
+    norms = nn.modules.batchnorm._BatchNorm
+    return {
+        f"{path}.{name}" if path else name: buffer.detach().clone()
+        for path, module in model.named_modules()
+        if isinstance(module, norms)
+        for name, buffer in module.named_buffers(recurse=False)
+    }

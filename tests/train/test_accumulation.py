@@ -1,0 +1,227 @@
+"""Several calls before one step: what counts, and with which coefficients."""
+
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+import equipoise as eq
+from equipoise.train.pending import Pending
+
+ADAPTIVE = eq.Adaptive(capacity=3)
+SIMULTANEOUS = {"OMD": eq.OMD(), "LS": eq.Linear(), "relative": eq.Relative(eq.OMD())}
+AHEAD = {
+    "TCH": eq.Tchebycheff(),
+    "STCH": eq.SmoothTchebycheff(0.1),
+    "GroupDRO": eq.OMD(0.5, eq.Entropic(), order="alternating"),
+    "momentum": eq.Momentum(eq.SmoothTchebycheff(0.1)),
+    "MGDA": eq.MGDA(),
+    "ExcessMTL": eq.ExcessRisk(),
+}
+
+
+def over(cases: dict[str, Any]) -> pytest.MarkDecorator:
+    return pytest.mark.parametrize("weighting", cases.values(), ids=cases.keys())
+
+
+def micro_batches(run: Any, step: int, parts: int) -> list[torch.Tensor]:
+    x, y = run.batch(step)
+    return [(run.model(a) - b).square().mean(0) for a, b in zip(x.chunk(parts), y.chunk(parts), strict=True)]
+
+
+def accumulate(run: Any, mol: eq.MultiObjective, step: int, parts: int = 4) -> None:
+    for losses in micro_batches(run, step, parts):
+        (mol(losses) / parts).backward()
+    run.optimizer.step()
+    run.optimizer.zero_grad()
+
+
+@over(SIMULTANEOUS)
+def test_accumulating_is_the_large_batch(weighting, toy, preference):
+    """Coefficients that a step knows beforehand: four calls of four samples are one of sixteen."""
+    small, large = toy(dtype=torch.float64), toy(dtype=torch.float64)
+    w = preference.double()
+    left = eq.MultiObjective(small.model, weighting, w, ADAPTIVE, small.optimizer)
+    right = eq.MultiObjective(large.model, weighting, w, ADAPTIVE, large.optimizer)
+    for step in range(12):
+        accumulate(small, left, step)
+        large.run(right, 1, step)
+    assert left.step == right.step == 12
+    torch.testing.assert_close(small.params(), large.params())
+    torch.testing.assert_close(left.state_dict()["tensors"], right.state_dict()["tensors"])
+    torch.testing.assert_close(left.solution(), right.solution())
+
+
+@over(AHEAD)
+def test_weightings_that_look_at_this_steps_losses_use_the_coefficients_of_the_step_before(weighting, toy, preference):
+    run, oracle = toy(dtype=torch.float64), toy(dtype=torch.float64)
+    w = preference.double()
+    mol = eq.MultiObjective(run.model, weighting, w, eq.Last(), run.optimizer)
+    params = list(oracle.model.parameters())
+    c, state = None, None
+    for step in range(6):
+        losses = oracle.losses(step)
+        rows = torch.stack(
+            [torch.cat([g.flatten() for g in torch.autograd.grad(f, params, retain_graph=True)]) for f in losses]
+        )
+        extra = {need: {"jacobian": rows, "gramian": rows @ rows.T}[need] for need in weighting.needs}
+        if c is None:
+            # The first step has none before it: those of its first call serve.
+            state = weighting.init(losses, **extra)
+            first = micro_batches(oracle, step, 4)[0]
+            J = torch.stack(
+                [torch.cat([g.flatten() for g in torch.autograd.grad(f, params, retain_graph=True)]) for f in first]
+            )
+            given_first = {need: {"jacobian": J, "gramian": J @ J.T}[need] for need in weighting.needs}
+            c, _ = weighting.update(first, state, w, **given_first)
+        (c * losses).sum().backward()
+        c, state = weighting.update(losses, state, w, **extra)
+        oracle.optimizer.step()
+        oracle.optimizer.zero_grad()
+        accumulate(run, mol, step)
+    torch.testing.assert_close(run.params(), oracle.params())
+
+
+def test_tracked_gradients_give_one_direction_a_step(toy, preference):
+    """MoCo's step is −Σ c_i Y_i with the Y of the step before: the calls of a step must not add up to several."""
+    run = toy(dtype=torch.float64)
+    weighting = eq.MoCo(0.5, tracking=0.5)
+    mol = eq.MultiObjective(run.model, weighting, preference.double(), eq.Last(), run.optimizer)
+    for step in range(3):
+        accumulate(run, mol, step)
+    before = run.params()
+    c, Y = mol.coefficients, mol._state.weighting.tracked
+    accumulate(run, mol, 3)
+    moved = torch.cat([(before[name] - p).flatten() for name, p in run.params().items()])
+    torch.testing.assert_close(moved, 0.05 * c @ Y)
+
+
+def test_an_incomplete_last_step_does_not_change_the_rule(toy, preference):
+    run = toy()
+    mol = eq.MultiObjective(run.model, eq.Tchebycheff(), preference, eq.Last(), run.optimizer)
+    accumulate(run, mol, 0)
+    held = mol.coefficients.clone()
+    losses = run.losses(1)
+    torch.testing.assert_close(mol(losses), (held * losses).sum())
+
+
+def test_losses_are_weighted_by_their_counts(toy, preference):
+    run = toy()
+    mol = eq.MultiObjective(run.model, eq.Linear(), preference, eq.Last(), run.optimizer)
+    for value, counts in [([1.0, 2.0, 0.0], [3, 1, 0]), ([5.0, 2.0, 0.0], [1, 1, 0])]:
+        (run.losses(0) * 0 + torch.tensor(value)).sum()
+        mol(run.losses(0) * 0 + torch.tensor(value), counts).backward()
+    run.optimizer.step()
+    metrics = mol.metrics()
+    assert metrics["loss/0"] == 2.0  # (3·1 + 1·5)/4
+    assert metrics["loss/1"] == 2.0
+    assert metrics["loss/2"] != metrics["loss/2"]  # never seen
+
+
+def test_an_absent_objective_keeps_its_coefficient_for_the_next_step(toy, preference):
+    """Or a rare group would count only when it is there in two steps running."""
+    run = toy()
+    weighting = eq.OMD(0.5, eq.Entropic(), order="alternating")
+    mol = eq.MultiObjective(run.model, weighting, preference, eq.Last(), run.optimizer)
+    for counts in ([8, 8, 2], [8, 8, 0]):
+        for _ in range(2):
+            mol(run.losses(0), counts).backward()
+        run.optimizer.step()
+        run.optimizer.zero_grad()
+        held = mol.coefficients.clone()
+    assert held[2] > 0
+    losses = run.losses(1)
+    torch.testing.assert_close(mol(losses, [8, 8, 2]), (held * losses).sum())
+    torch.testing.assert_close(mol(losses, [8, 8, 0]), (held * losses)[:2].sum())
+
+
+# Which calls count ----------------------------------------------------------------------------
+
+
+def test_a_step_that_is_not_taken_leaves_nothing(toy, preference):
+    """As when a gradient scaler skips it: the gradients are cleared, and with them the call."""
+    skipping, plain = toy(), toy()
+    left = eq.MultiObjective(skipping.model, eq.Tchebycheff(), preference, ADAPTIVE, skipping.optimizer)
+    right = eq.MultiObjective(plain.model, eq.Tchebycheff(), preference, ADAPTIVE, plain.optimizer)
+    for step in range(4):
+        left(skipping.losses(step + 4)).backward()
+        skipping.optimizer.zero_grad()
+        skipping.run(left, 1, step)
+    plain.run(right, 4)
+    torch.testing.assert_close(left.state_dict()["tensors"], right.state_dict()["tensors"], rtol=0, atol=0)
+    torch.testing.assert_close(skipping.params(), plain.params(), rtol=0, atol=0)
+
+
+def test_gradients_may_be_cleared_between_call_and_backward(toy, preference):
+    skipping, plain = toy(), toy()
+    left = eq.MultiObjective(skipping.model, eq.OMD(), preference, ADAPTIVE, skipping.optimizer)
+    right = eq.MultiObjective(plain.model, eq.OMD(), preference, ADAPTIVE, plain.optimizer)
+    for step in range(4):
+        for skipped in (True, False):
+            scalar = left(skipping.losses(step + 4 * skipped))
+            skipping.optimizer.zero_grad()
+            scalar.backward()
+        skipping.optimizer.step()
+    plain.run(right, 4)
+    torch.testing.assert_close(left.state_dict()["tensors"], right.state_dict()["tensors"], rtol=0, atol=0)
+    assert not left.state_dict()["accumulates"]
+
+
+def test_gradients_that_are_set_to_zero_need_a_word(toy, preference):
+    skipping, plain = toy(), toy()
+    left = eq.MultiObjective(skipping.model, eq.OMD(), preference, ADAPTIVE, skipping.optimizer)
+    right = eq.MultiObjective(plain.model, eq.OMD(), preference, ADAPTIVE, plain.optimizer)
+    left(skipping.losses(5)).backward()
+    skipping.optimizer.zero_grad(set_to_none=False)
+    left.discard()
+    skipping.run(left, 2)
+    plain.run(right, 2)
+    torch.testing.assert_close(left.state_dict()["tensors"], right.state_dict()["tensors"], rtol=0, atol=0)
+
+
+def test_a_scalar_that_is_thrown_away_does_not_count(toy, preference):
+    run = toy()
+    mol = eq.MultiObjective(run.model, eq.Linear(), preference, eq.Last(), run.optimizer)
+    mol(run.losses(0) + 100.0)
+    losses = run.losses(1)
+    mol(losses).backward()
+    run.optimizer.step()
+    assert [mol.metrics()[f"loss/{i}"] for i in range(3)] == losses.tolist()
+
+
+def test_calls_of_one_backward_pass_count_together(toy, preference):
+    run = toy()
+    mol = eq.MultiObjective(run.model, eq.Linear(), preference, eq.Last(), run.optimizer)
+    first, second = run.losses(0), run.losses(1)
+    (mol(first) + mol(second)).backward()
+    run.optimizer.step()
+    mean = (first + second) / 2
+    assert [mol.metrics()[f"loss/{i}"] for i in range(3)] == pytest.approx(mean.tolist())
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.lists(st.floats(-5, 5), min_size=2, max_size=2), st.lists(st.integers(0, 4), min_size=2, max_size=2)
+        ),
+        min_size=1,
+        max_size=5,
+    )
+)
+def test_the_mean_is_that_of_all_samples(calls):
+    pending = Pending()
+    for values, counts in calls:
+        n = torch.tensor(counts, dtype=torch.float64)
+        call = pending.add(torch.tensor(values, dtype=torch.float64), n, torch.eye(2, dtype=torch.float64), None)
+        pending.differentiated(call, lambda: False)
+    mean = pending.mean()
+    for i in range(2):
+        samples = [values[i] for values, counts in calls for _ in range(counts[i])]
+        assert mean.mask is not None
+        assert bool(mean.mask[i]) == bool(samples)
+        if samples:
+            assert float(mean.values[i]) == pytest.approx(sum(samples) / len(samples), abs=1e-12)
+            assert mean.rows is not None
+            assert float(mean.rows[i, i]) == pytest.approx(1.0)

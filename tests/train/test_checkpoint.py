@@ -1,0 +1,210 @@
+"""Runs that are interrupted: resumed bit for bit, refused where they do not belong, never half written."""
+
+import io
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import equipoise as eq
+
+ADAPTIVE = eq.Adaptive(power=2, capacity=3)
+WEIGHTINGS = {
+    "OMD": eq.OMD(optimism=1.0),
+    "entropic": eq.OMD(0.5, eq.Entropic()),
+    "STCH": eq.SmoothTchebycheff(0.1),
+    "momentum": eq.Momentum(eq.MGDA()),
+    "relative": eq.Relative(eq.OMD()),
+    "MoCo tracking": eq.MoCo(0.5, tracking=0.3),
+    "ExcessMTL": eq.ExcessRisk(),
+    "PMTL": eq.PMTL(((0.2, 0.3, 0.5), (0.5, 0.3, 0.2))),
+}
+Step = Callable[[Any, eq.MultiObjective, int], None]
+
+
+def plainly(run: Any, mol: eq.MultiObjective, step: int) -> None:
+    run.run(mol, 1, step)
+
+
+def accumulating(run: Any, mol: eq.MultiObjective, step: int) -> None:
+    for part in range(3):
+        (mol(run.losses(3 * step + part), counts=[part + 1, 2, 1]) / 3).backward()
+    run.optimizer.step()
+    run.optimizer.zero_grad()
+
+
+def in_bfloat16(run: Any, mol: eq.MultiObjective, step: int) -> None:
+    x, y = run.batch(step)
+    with torch.autocast("cpu", torch.bfloat16):
+        losses = (run.model(x) - y.bfloat16()).square().mean(0)
+    mol(losses).backward()
+    run.optimizer.step()
+    run.optimizer.zero_grad()
+
+
+def through_a_file(*parts: Any) -> list[Any]:
+    file = io.BytesIO()
+    torch.save([part.state_dict() for part in parts], file)
+    file.seek(0)
+    loaded: list[Any] = torch.load(file, weights_only=True)
+    return loaded
+
+
+def assert_same(left: dict[str, Tensor], right: dict[str, Tensor]) -> None:
+    assert left.keys() == right.keys()
+    for name, tensor in left.items():
+        assert tensor.dtype == right[name].dtype
+        assert torch.equal(tensor, right[name]), name
+
+
+@pytest.mark.parametrize("step", [plainly, accumulating, in_bfloat16], ids=lambda f: f.__name__)
+@pytest.mark.parametrize("weighting", WEIGHTINGS.values(), ids=WEIGHTINGS.keys())
+def test_a_resumed_run_is_the_run_that_was_not_interrupted(weighting, step: Step, toy, preference):
+    def make() -> tuple[Any, eq.MultiObjective]:
+        run = toy(torch.optim.Adam)
+        return run, eq.MultiObjective(run.model, weighting, preference, ADAPTIVE, run.optimizer, every=2)
+
+    whole, first, second = make(), make(), make()
+    for number in range(9):
+        step(*whole, number)
+    for number in range(5):
+        step(*first, number)
+    step(*second, 7)  # what it did before must not matter
+    saved = through_a_file(first[1], first[0].model, first[0].optimizer)
+    for part, state in zip((second[1], second[0].model, second[0].optimizer), saved, strict=True):
+        part.load_state_dict(state)
+    for number in range(5, 9):
+        step(*second, number)
+    assert_same(second[0].params(), whole[0].params())
+    assert_same(second[1].state_dict()["tensors"], whole[1].state_dict()["tensors"])
+    assert_same(second[1].solution(), whole[1].solution())
+    assert second[1].step == whole[1].step == 9
+
+
+@pytest.mark.parametrize("conversion", [eq.Last(), eq.Average(), ADAPTIVE], ids=str)
+def test_the_round_trip_is_exact_from_the_first_moment(conversion, toy, preference):
+    run, other = toy(), toy()
+    left = eq.MultiObjective(run.model, eq.OMD(), preference, conversion, run.optimizer)
+    right = eq.MultiObjective(other.model, eq.OMD(), preference, conversion, other.optimizer)
+    keys = left.state_dict()["tensors"].keys()
+    run.run(left, 3)
+    assert left.state_dict()["tensors"].keys() == keys
+    (saved,) = through_a_file(left)
+    right.load_state_dict(saved)
+    assert_same(right.state_dict()["tensors"], left.state_dict()["tensors"])
+    assert {k: v for k, v in right.state_dict().items() if k != "tensors"} == {
+        k: v for k, v in left.state_dict().items() if k != "tensors"
+    }
+
+
+def test_a_loaded_state_is_not_shared(toy, preference):
+    run, other = toy(), toy()
+    left = eq.MultiObjective(run.model, eq.OMD(), preference, ADAPTIVE, run.optimizer)
+    right = eq.MultiObjective(other.model, eq.OMD(), preference, ADAPTIVE, other.optimizer)
+    run.run(left, 2)
+    right.load_state_dict(left.state_dict())
+    before = {name: x.clone() for name, x in right.state_dict()["tensors"].items()}
+    run.run(left, 4, 2)
+    assert_same(right.state_dict()["tensors"], before)
+
+
+OTHERS: dict[str, tuple[dict[str, Any], str]] = {
+    "step size": ({"weighting": eq.OMD(0.1)}, "weighting.step_size must be 0.1; found 'adaptive'"),
+    "mirror": ({"weighting": eq.OMD(mirror=eq.Entropic())}, "weighting.mirror must be Entropic; found Euclidean"),
+    "weighting": ({"weighting": eq.MGDA()}, "weighting must be MGDA; found OMD"),
+    "capacity": ({"conversion": eq.Adaptive(2, 4)}, "conversion.capacity must be 4; found 3"),
+    "preference": ({"preference": [0.25, 0.25, 0.5]}, "preference must be [0.25, 0.25, 0.5]; found [0.2"),
+    "names": ({"names": ("a", "b", "c")}, "names must be ('a', 'b', 'c'); found None"),
+    "every": ({"every": 5}, "every must be 5; found 1"),
+    "parameters": ({"parameters": ["0.weight"]}, "parameters must be {'0.weight': ((8, 4), 'torch.float32')}; found {"),
+}
+
+
+@pytest.mark.parametrize(("change", "message"), OTHERS.values(), ids=OTHERS.keys())
+def test_a_checkpoint_of_another_configuration_says_which_field_differs(change, message, toy, preference):
+    run, other = toy(), toy()
+    saved = eq.MultiObjective(run.model, eq.OMD(), preference, ADAPTIVE, run.optimizer).state_dict()
+    settings = {"weighting": eq.OMD(), "preference": preference, "conversion": ADAPTIVE, **change}
+    mol = eq.MultiObjective(other.model, optimizer=other.optimizer, **settings)
+    other.run(mol, 2)
+    before = {name: x.clone() for name, x in mol.state_dict()["tensors"].items()}
+    with pytest.raises(eq.StateMismatchError, match=re.escape(message)):
+        mol.load_state_dict(saved)
+    assert_same(mol.state_dict()["tensors"], before)
+    assert mol.step == 2
+
+
+def test_a_checkpoint_of_another_model(toy, preference):
+    run = toy()
+    saved = eq.MultiObjective(run.model, eq.OMD(), preference, ADAPTIVE, run.optimizer).state_dict()
+    mol = eq.MultiObjective(torch.nn.Linear(3, 2), eq.OMD(), preference, ADAPTIVE)
+    with pytest.raises(eq.StateMismatchError, match=r"parameters must be \{'weight': \(\(2, 3\)"):
+        mol.load_state_dict(saved)
+
+
+def test_a_damaged_checkpoint(toy, preference):
+    run = toy()
+    mol = eq.MultiObjective(run.model, eq.OMD(), preference, ADAPTIVE, run.optimizer)
+    whole = mol.state_dict()
+    with pytest.raises(eq.StateMismatchError, match="checkpoint must have the entries"):
+        mol.load_state_dict({k: v for k, v in whole.items() if k != "step"})
+    less = {k: v for k, v in whole["tensors"].items() if k != "weighting.dual"}
+    with pytest.raises(eq.StateMismatchError, match=r"missing \['weighting.dual'\]"):
+        mol.load_state_dict({**whole, "tensors": less})
+    with pytest.raises(eq.StateMismatchError, match=r"weighting.dual must have shape \(3,\); found \(4,\)"):
+        mol.load_state_dict({**whole, "tensors": {**whole["tensors"], "weighting.dual": torch.zeros(4)}})
+
+
+def test_save_leaves_one_file_and_replaces_it(tmp_path):
+    path = tmp_path / "run.pt"
+    for version in range(2):
+        eq.train.save({"version": version, "x": torch.full((3,), float(version))}, path)
+        assert torch.load(path, weights_only=True)["version"] == version
+    with pytest.raises(Exception, match="pickle"):
+        eq.train.save(lambda: None, path)
+    assert [file.name for file in tmp_path.iterdir()] == ["run.pt"]
+    assert torch.load(path, weights_only=True)["version"] == 1
+
+
+FOREVER = """
+import itertools, sys, torch
+from equipoise.train import save
+for version in itertools.count():
+    save({"version": version, "x": torch.full((4_000_000,), float(version))}, sys.argv[1])
+    print(version, flush=True)
+"""
+
+
+def test_a_kill_in_the_middle_of_a_save_leaves_the_old_checkpoint_readable(tmp_path: Path):
+    path = tmp_path / "run.pt"
+    process = subprocess.Popen([sys.executable, "-c", FOREVER, str(path)], stdout=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout is not None
+        for _ in range(2):
+            finished = int(process.stdout.readline())
+        for _ in range(10_000):
+            # Held still, it is in the middle of a save if there is a partial file.
+            os.kill(process.pid, signal.SIGSTOP)
+            partial = [file.stat().st_size for file in tmp_path.iterdir() if file.name.endswith(".part")]
+            if any(partial):
+                break
+            os.kill(process.pid, signal.SIGCONT)
+            time.sleep(0.003)
+        os.kill(process.pid, signal.SIGKILL)
+        assert process.wait() == -signal.SIGKILL
+    finally:
+        process.kill()
+        process.communicate()
+    assert len(list(tmp_path.glob(".run.pt.*.part"))) == 1
+    checkpoint = torch.load(path, weights_only=True)
+    assert checkpoint["version"] >= finished
+    assert bool((checkpoint["x"] == checkpoint["version"]).all())

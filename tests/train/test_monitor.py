@@ -1,0 +1,64 @@
+"""A step in numbers."""
+
+import math
+
+import pytest
+import torch
+
+import equipoise as eq
+
+
+def after_one_step(toy, weighting, value, conversion=None, **settings):
+    run = toy()
+    w = torch.tensor([0.25, 0.25, 0.5])
+    mol = eq.MultiObjective(run.model, weighting, w, conversion, run.optimizer, **settings)
+    mol(run.losses(0) * 0 + torch.tensor(value)).backward()
+    run.optimizer.step()
+    return mol.metrics()
+
+
+def test_a_step_by_hand(toy):
+    weighting = eq.OMD(0.3, eq.Euclidean())
+    found = after_one_step(toy, weighting, [4.0, 2.0, 1.0], eq.Adaptive(capacity=2), names=("a", "b", "c"))
+    # w∘f = (1, ½, ½); λ ← Π(1/3 + 0.3·w∘f), whose mean excess is 0.3·2/3.
+    expected = {
+        "step": 1,
+        "loss/a": 4.0,
+        "loss/b": 2.0,
+        "loss/c": 1.0,
+        "weighted/a": 1.0,
+        "weighted/b": 0.5,
+        "weighted/c": 0.5,
+        "coefficient/a": 0.25 / 3,
+        "coefficient/b": 0.25 / 3,
+        "coefficient/c": 0.5 / 3,
+        "lambda/a": 1 / 3 + 0.1,
+        "lambda/b": 1 / 3 - 0.05,
+        "lambda/c": 1 / 3 - 0.05,
+        "tch": 1.0,
+        "imbalance": 1.0,
+        "archive": 1,
+    }
+    # The ray is f ∝ (2, 2, 1); f = (4, 2, 1).
+    expected["angle"] = math.acos((4 * 2 + 2 * 2 + 1) / math.sqrt(21 * 9))
+    assert found.keys() == expected.keys()
+    assert found == pytest.approx(expected, rel=1e-6)
+
+
+def test_the_ideal_point_and_first_losses_are_taken_into_account(toy):
+    found = after_one_step(toy, eq.Tchebycheff(ideal=1.0), [5.0, 5.0, 3.0])
+    assert found["weighted/0"] == pytest.approx(1.0)
+    assert found["imbalance"] == pytest.approx(0.0, abs=1e-6)
+    assert "lambda/0" not in found
+    assert "archive" not in found
+    relative = after_one_step(toy, eq.Relative(eq.OMD()), [5.0, 2.0, 3.0])
+    assert [relative[f"weighted/{i}"] for i in range(3)] == pytest.approx([0.25, 0.25, 0.5])
+    assert relative["lambda/2"] > relative["lambda/0"]
+
+
+def test_before_the_first_step_losses_are_unknown(toy, preference):
+    run = toy()
+    found = eq.MultiObjective(run.model, eq.OMD(), preference, optimizer=run.optimizer).metrics()
+    assert math.isnan(found["loss/0"])
+    assert found["step"] == 0
+    assert found["lambda/0"] == pytest.approx(1 / 3)

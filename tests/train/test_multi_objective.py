@@ -1,0 +1,382 @@
+"""The shell does what a loop by hand does, and commits when it says it does."""
+
+import gc
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import equipoise as eq
+from equipoise import state as states
+from equipoise.weighting import Weighting
+
+ADAPTIVE = eq.Adaptive(power=4, capacity=3)
+WEIGHTINGS: dict[str, Weighting[Any]] = {
+    "LS": eq.Linear(),
+    "TCH": eq.Tchebycheff(),
+    "STCH": eq.SmoothTchebycheff(0.1),
+    "OMD": eq.OMD(),
+    "OMD entropic": eq.OMD(0.5, eq.Entropic()),
+    "GroupDRO": eq.OMD(0.5, eq.Entropic(), order="alternating"),
+    "momentum": eq.Momentum(eq.SmoothTchebycheff(0.1)),
+    "relative": eq.Relative(eq.OMD()),
+    "MGDA": eq.MGDA(),
+    "CR-MOGM": eq.Momentum(eq.MGDA()),
+    "EPO": eq.EPO(),
+    "FERERO": eq.FERERO(),
+    "qFFL": eq.QFFL(1.0, 0.05),
+    "MoCo": eq.MoCo(0.5),
+    "MoCo tracking": eq.MoCo(0.5, tracking=0.3),
+    "ExcessMTL": eq.ExcessRisk(),
+    "AdaExcessMTL simultaneous": eq.ExcessRisk(order="simultaneous"),
+}
+
+
+def by_hand(run: Any, weighting: Weighting[Any], conversion: Any, w: Tensor, steps: int) -> tuple[Any, Any]:
+    """The loop of the README, with the Jacobian written out and the step θ ← θ − η Σ c_i ∇f_i by the optimizer."""
+    params = dict(run.model.named_parameters())
+    record = conversion.init(params, torch.zeros(3))
+    state = None
+    for step in range(steps):
+        losses = run.losses(step)
+        rows = torch.stack(
+            [
+                torch.cat([g.flatten() for g in torch.autograd.grad(f, list(params.values()), retain_graph=True)])
+                for f in losses
+            ]
+        )
+        extra = {need: {"jacobian": rows, "gramian": rows @ rows.T}[need] for need in weighting.needs}
+        state = weighting.init(torch.zeros(3), **extra) if state is None else state
+        record = conversion.update(params, losses, record)
+        c, state = weighting.update(losses, state, w, **extra)
+        run.optimizer.zero_grad()
+        tracked = weighting.rows(state)
+        if tracked is None:
+            (c * losses).sum().backward()
+        else:
+            pieces = (c @ tracked).split([p.numel() for p in params.values()])
+            for p, piece in zip(params.values(), pieces, strict=True):
+                p.grad = piece.view_as(p).clone()
+        run.optimizer.step()
+    return state, record
+
+
+def assert_same(left: dict[str, Tensor], right: dict[str, Tensor]) -> None:
+    assert left.keys() == right.keys()
+    for name, tensor in left.items():
+        assert torch.equal(tensor, right[name]), name
+
+
+@pytest.mark.parametrize("attached", [True, False], ids=["with optimizer", "without"])
+@pytest.mark.parametrize("weighting", WEIGHTINGS.values(), ids=WEIGHTINGS.keys())
+def test_the_trajectory_is_that_of_the_loop_by_hand_bit_for_bit(weighting, attached, toy, preference):
+    ours, theirs = toy(), toy()
+    mol = eq.MultiObjective(ours.model, weighting, preference, ADAPTIVE, ours.optimizer if attached else None)
+    ours.run(mol, 12)
+    _, record = by_hand(theirs, weighting, ADAPTIVE, preference, 12)
+    assert_same(ours.params(), theirs.params())
+    assert_same(mol.solution(), ADAPTIVE.output(record))
+
+
+@pytest.mark.parametrize("conversion", [eq.Last(), eq.Average(power=2), ADAPTIVE], ids=str)
+def test_every_conversion_gives_what_it_gives_by_hand(conversion, toy, preference):
+    ours, theirs = toy(torch.optim.Adam), toy(torch.optim.Adam)
+    mol = eq.MultiObjective(ours.model, eq.OMD(), preference, conversion, ours.optimizer)
+    ours.run(mol, 20)
+    _, record = by_hand(theirs, eq.OMD(), conversion, preference, 20)
+    assert_same(mol.solution(), conversion.output(record))
+
+
+def test_the_three_lines_meet_the_preference(toy):
+    """The targets are about 0, 1 and 2: the first and the last compete, and the middle one comes for free."""
+    w = torch.tensor([0.5, 0.3, 0.2])
+    run = toy()
+    mol = eq.MultiObjective(run.model, eq.OMD(), w, eq.Adaptive(power=4, capacity=8), run.optimizer)
+    run.run(mol, 800)
+    run.model.load_state_dict(mol.solution())
+    weighted = w * torch.stack([run.losses(step) for step in range(8)]).mean(0).detach()
+    assert float(weighted[0]) == pytest.approx(float(weighted[2]), rel=0.05)
+    assert float(weighted[1]) < float(weighted[0])
+    assert mol.step == 800
+
+
+def test_the_scalar_is_the_weighted_sum(toy, preference):
+    run = toy()
+    mol = eq.MultiObjective(run.model, eq.OMD(), preference)
+    losses = run.losses(0)
+    # λ begins uniform, so c = w/3.
+    torch.testing.assert_close(mol(losses), (preference / 3 * losses).sum())
+
+
+def test_losses_come_by_name_too(toy, preference):
+    by_name, plain = toy(), toy()
+    names = ("a", "b", "c")
+    left = eq.MultiObjective(by_name.model, eq.OMD(), preference, ADAPTIVE, by_name.optimizer, names=names)
+    right = eq.MultiObjective(plain.model, eq.OMD(), preference, ADAPTIVE, plain.optimizer)
+    for step in range(5):
+        f = by_name.losses(step)
+        left({"c": f[2], "a": f[0], "b": f[1]}).backward()
+        by_name.optimizer.step()
+        by_name.optimizer.zero_grad()
+    plain.run(right, 5)
+    assert_same(by_name.params(), plain.params())
+
+
+def test_what_is_recorded_is_the_iterate_that_the_losses_were_measured_at(toy, preference):
+    run = toy()
+    mol = eq.MultiObjective(run.model, eq.Linear(), preference, eq.Last(), run.optimizer)
+    before = run.params()
+    run.run(mol, 1)
+    assert_same(mol.solution(), before)
+    assert not torch.equal(run.params()["0.weight"], before["0.weight"])
+
+
+def test_nothing_is_committed_before_the_optimizer_steps(toy, preference):
+    run = toy()
+    mol = eq.MultiObjective(run.model, eq.OMD(), preference, ADAPTIVE, run.optimizer)
+    before = {name: x.clone() for name, x in mol.state_dict()["tensors"].items()}
+    mol(run.losses(0)).backward()
+    after = mol.state_dict()
+    assert after["step"] == 0
+    assert all(torch.equal(x, before[name]) or name == "losses" for name, x in after["tensors"].items())
+    run.optimizer.step()
+    assert mol.step == 1
+    assert not torch.equal(mol.state_dict()["tensors"]["weighting.dual"], before["weighting.dual"])
+
+
+def test_snapshots_do_not_follow_the_model(toy, preference):
+    run = toy()
+    mol = eq.MultiObjective(run.model, eq.OMD(), preference, ADAPTIVE, run.optimizer)
+    run.run(mol, 4)
+    before = mol.solution()
+    with torch.no_grad():
+        for p in run.model.parameters():
+            p.fill_(torch.nan)
+    assert_same({name: x for name, x in mol.solution().items() if name in before}, before)
+
+
+def test_the_model_is_referred_to_and_not_owned(toy, preference):
+    run = toy()
+    keys = set(run.model.state_dict())
+    mol = eq.MultiObjective(run.model, eq.OMD(), preference, ADAPTIVE)
+    assert not isinstance(mol, nn.Module)
+
+    class Trainer(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.model, self.mol = run.model, mol
+
+    assert {f"model.{key}" for key in keys} == set(Trainer().state_dict())
+
+
+def test_an_optimizer_outlives_its_shell(toy, preference):
+    run = toy()
+    mol = eq.MultiObjective(run.model, eq.OMD(), preference, ADAPTIVE, run.optimizer)
+    run.run(mol, 2)
+    del mol
+    gc.collect()
+    run.losses(0).sum().backward()
+    run.optimizer.step()
+    again = eq.MultiObjective(run.model, eq.OMD(), preference, ADAPTIVE, run.optimizer)
+    run.optimizer.zero_grad()
+    run.run(again, 2)
+    again.close()
+    run.losses(0).sum().backward()
+    run.optimizer.step()
+    assert again.step == 2
+
+
+def test_gradient_clipping_and_schedulers_are_as_ever(toy, preference):
+    ours, theirs = toy(torch.optim.AdamW), toy(torch.optim.AdamW)
+    mol = eq.MultiObjective(ours.model, eq.OMD(), preference, ADAPTIVE, ours.optimizer)
+    state = eq.OMD().init(torch.zeros(3))
+    schedules = [torch.optim.lr_scheduler.CosineAnnealingLR(run.optimizer, 6) for run in (ours, theirs)]
+    for step in range(6):
+        mol(ours.losses(step)).backward()
+        losses = theirs.losses(step)
+        c, state = eq.OMD().update(losses, state, preference)
+        (c * losses).sum().backward()
+        for run, schedule in zip((ours, theirs), schedules, strict=True):
+            nn.utils.clip_grad_norm_(run.model.parameters(), 0.1)
+            run.optimizer.step()
+            schedule.step()
+            run.optimizer.zero_grad()
+    assert_same(ours.params(), theirs.params())
+    assert mol.step == 6
+
+
+@pytest.mark.parametrize("weighting", [eq.OMD(), eq.MGDA(), eq.MoCo(0.5, tracking=0.3)], ids=["OMD", "MGDA", "MoCo"])
+def test_an_optimizer_that_evaluates_a_closure_commits_once_a_step(weighting, toy, preference):
+    run = toy(torch.optim.LBFGS, lr=0.5, max_iter=4)
+    mol = eq.MultiObjective(run.model, weighting, preference, eq.Last(), run.optimizer)
+    evaluations, scalars = 0, []
+
+    def closure() -> Tensor:
+        nonlocal evaluations
+        evaluations += 1
+        run.optimizer.zero_grad()
+        scalar = mol(run.losses(0))
+        scalar.backward()
+        return scalar.detach()
+
+    for _ in range(3):
+        before = run.params()
+        scalars.append(float(run.optimizer.step(closure)))
+        assert_same(mol.solution(), before)
+    assert mol.step == 3
+    assert evaluations > 3
+    assert scalars[2] < scalars[0]
+
+
+def test_a_closure_of_a_plain_optimizer_is_a_call_before_it(toy, preference):
+    inside, before = toy(), toy()
+    left = eq.MultiObjective(inside.model, eq.OMD(), preference, ADAPTIVE, inside.optimizer)
+    right = eq.MultiObjective(before.model, eq.OMD(), preference, ADAPTIVE, before.optimizer)
+    for step in range(5):
+
+        def closure(step: int = step) -> Tensor:
+            inside.optimizer.zero_grad()
+            scalar = left(inside.losses(step))
+            scalar.backward()
+            return scalar
+
+        inside.optimizer.step(closure)
+    before.run(right, 5)
+    assert_same(inside.params(), before.params())
+    assert_same(left.state_dict()["tensors"], right.state_dict()["tensors"])
+
+
+def test_every_nth_step_is_recorded(toy, preference):
+    run = toy()
+    mol = eq.MultiObjective(run.model, eq.Linear(), preference, eq.Average(), run.optimizer, every=3)
+    iterates = []
+    for step in range(8):
+        iterates.append(run.params())
+        run.run(mol, 1, step)
+    expected = {name: (iterates[2][name] + iterates[5][name]) / 2 for name in iterates[0]}
+    torch.testing.assert_close(mol.solution(), expected)
+
+
+def test_other_losses_can_decide_what_is_kept(toy, preference):
+    run = toy()
+    mol = eq.MultiObjective(run.model, eq.Linear(), preference, eq.Adaptive(capacity=4), run.optimizer, every=None)
+    kept: dict[str, Tensor] = {}
+    for step, held_out in enumerate([3.0, 1.0, 2.0]):
+        if held_out == 1.0:
+            kept = run.params()
+        mol(run.losses(step)).backward()
+        mol.record(torch.full((3,), held_out))
+        run.optimizer.step()
+        run.optimizer.zero_grad()
+    assert_same(mol.solution(), kept)
+    assert mol.metrics()["archive"] == 1
+
+
+def test_record_takes_the_place_of_the_training_losses(toy, preference):
+    run = toy()
+    mol = eq.MultiObjective(run.model, eq.Linear(), preference, eq.Average(), run.optimizer)
+    iterates = []
+    for step in range(4):
+        iterates.append(run.params())
+        mol(run.losses(step)).backward()
+        if step in {0, 3}:
+            mol.record(run.losses(0))
+        run.optimizer.step()
+        run.optimizer.zero_grad()
+    expected = {name: (iterates[0][name] + iterates[3][name]) / 2 for name in iterates[0]}
+    torch.testing.assert_close(mol.solution(), expected)
+
+
+def test_iterates_are_not_compared_by_two_kinds_of_losses(toy, preference):
+    run = toy()
+    mol = eq.MultiObjective(run.model, eq.Linear(), preference, ADAPTIVE, run.optimizer)
+    run.run(mol, 2)
+    with pytest.raises(
+        ValueError, match="give every=None, or call it before mol; found 2 iterates compared by training"
+    ):
+        mol.record(run.losses(0))
+
+
+def test_absent_objectives_are_masked(toy, preference):
+    run = toy(dtype=torch.float64)
+    weighting = eq.OMD(0.5, eq.Entropic())
+    w = preference.double()
+    mol = eq.MultiObjective(run.model, weighting, w, ADAPTIVE, run.optimizer)
+    state = weighting.init(torch.zeros(3, dtype=torch.float64))
+    for step, counts in enumerate([[4, 4, 8], [4, 0, 8], [0, 0, 2], [1, 1, 1]]):
+        losses = run.losses(step)
+        c, state = weighting.update(losses, state, w, mask=torch.tensor(counts) > 0)
+        holed = torch.where(torch.tensor(counts) > 0, losses, torch.nan)
+        scalar = mol(holed, counts)
+        torch.testing.assert_close(scalar, (c * losses).sum())
+        scalar.backward()
+        run.optimizer.step()
+        run.optimizer.zero_grad()
+    assert_same(states.flatten(state), states.flatten(mol._state.weighting))
+
+
+def test_half_precision_parameters_are_recorded_in_single(toy, preference):
+    run = toy(dtype=torch.bfloat16)
+    mol = eq.MultiObjective(run.model, eq.OMD(), preference, eq.Average(), run.optimizer)
+    run.run(mol, 3)
+    solution = mol.solution()
+    assert {x.dtype for x in solution.values()} == {torch.float32}
+    run.model.load_state_dict(solution)
+    assert run.model[0].weight.dtype == torch.bfloat16
+
+
+def test_double_stays_double(toy, preference):
+    run = toy(dtype=torch.float64)
+    mol = eq.MultiObjective(run.model, eq.OMD(), preference, ADAPTIVE, run.optimizer)
+    run.run(mol, 3)
+    assert {x.dtype for x in mol.solution().values()} == {torch.float64}
+
+
+def test_memory_is_the_capacity(toy, preference):
+    """However long the run: the copies are allocated once, and stay where they are."""
+    run = toy()
+    mol = eq.MultiObjective(run.model, eq.OMD(), preference, ADAPTIVE, run.optimizer)
+    addresses = {name: x.data_ptr() for name, x in mol._state.conversion.slots.items()}
+    run.run(mol, 30)
+    assert {name: x.data_ptr() for name, x in mol._state.conversion.slots.items()} == addresses
+    assert all(len(x) == 3 for x in mol._state.conversion.slots.values())
+
+
+def live_bytes() -> int:
+    """Of all tensors that are reachable, each storage once."""
+    gc.collect()
+    storages = {}
+    for thing in gc.get_objects():
+        if type(thing) in {Tensor, nn.Parameter}:
+            storages[thing.untyped_storage().data_ptr()] = thing.untyped_storage().nbytes()
+    return sum(storages.values())
+
+
+@pytest.mark.slow
+def test_ten_thousand_noisy_steps_stay_at_eight_copies():
+    torch.manual_seed(0)
+    m, model = 10, nn.Linear(100, 100)
+    size = sum(p.numel() * p.element_size() for p in model.parameters())
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+    start = live_bytes()
+    mol = eq.MultiObjective(model, eq.OMD(), torch.full((m,), 1 / m), eq.Adaptive(capacity=8), optimizer)
+    for step in range(10_000):
+        mol(model.weight.square().mean() + torch.rand(m)).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        if step in {100, 1000, 9999}:
+            assert live_bytes() - start < 8 * size + 16_384
+    assert mol.metrics()["archive"] == 8
+
+
+def test_moving_is_a_matter_of_one_call(toy, preference):
+    run = toy()
+    mol = eq.MultiObjective(run.model, eq.OMD(), preference, ADAPTIVE, run.optimizer)
+    run.run(mol, 3)
+    before = {name: x.clone() for name, x in mol.state_dict()["tensors"].items()}
+    assert mol.to("cpu") is mol
+    assert_same(mol.state_dict()["tensors"], before)
+    run.model.to("meta")
+    mol.to("meta")
+    assert {x.device.type for x in states.flatten(mol._state).values()} == {"meta"}

@@ -1,0 +1,175 @@
+"""Losses that are not finite: noticed before the backward pass, one step late, or skipped."""
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import equipoise as eq
+
+ADAPTIVE = eq.Adaptive(capacity=3)
+
+
+def spoiled(losses: Tensor, value: float = math.nan) -> Tensor:
+    return torch.cat([losses[:1], losses[1:2] * value, losses[2:]])
+
+
+def frozen(mol: eq.MultiObjective) -> dict[str, Tensor]:
+    return {name: x.clone() for name, x in mol.state_dict()["tensors"].items()}
+
+
+def assert_same(left: dict[str, Tensor], right: dict[str, Tensor]) -> None:
+    torch.testing.assert_close(left, right, rtol=0, atol=0, equal_nan=True)
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize("attached", [True, False], ids=["with optimizer", "without"])
+def test_on_the_cpu_nothing_has_changed_when_it_is_raised(value, attached, toy, preference):
+    run = toy()
+    names = ("a", "b", "c")
+    optimizer = run.optimizer if attached else None
+    mol = eq.MultiObjective(run.model, eq.OMD(), preference, ADAPTIVE, optimizer, names=names)
+    run.run(mol, 3)
+    before, params = frozen(mol), run.params()
+    with pytest.raises(eq.NonFiniteLossError, match=f"losses must be finite; found {value} for b in step 4"):
+        mol(spoiled(run.losses(3), value))
+    assert_same(frozen(mol), before)
+    assert_same(run.params(), params)
+    assert mol.step == 3
+    # The run goes on as if nothing had been.
+    other = toy()
+    right = eq.MultiObjective(other.model, eq.OMD(), preference, ADAPTIVE, other.optimizer)
+    run.run(mol, 3, 3)
+    other.run(right, 6)
+    assert_same(run.params(), other.params())
+
+
+def test_calls_that_were_fine_still_count(toy, preference):
+    run = toy()
+    mol = eq.MultiObjective(run.model, eq.Linear(), preference, eq.Last(), run.optimizer)
+    losses = run.losses(0)
+    mol(losses).backward()
+    with pytest.raises(eq.NonFiniteLossError):
+        mol(spoiled(run.losses(1)))
+    run.optimizer.step()
+    assert [mol.metrics()[f"loss/{i}"] for i in range(3)] == losses.tolist()
+
+
+def test_large_losses_are_no_reason(toy, preference):
+    run = toy()
+    mol = eq.MultiObjective(run.model, eq.OMD(), preference, ADAPTIVE, run.optimizer)
+    assert torch.isfinite(mol(run.losses(0) * 0 + 3e38))  # their sum is not a float32
+
+
+def test_absent_losses_may_be_anything(toy, preference):
+    run = toy()
+    mol = eq.MultiObjective(run.model, eq.OMD(), preference, ADAPTIVE, run.optimizer)
+    scalar = mol(spoiled(run.losses(0)), counts=[1, 0, 1])
+    assert torch.isfinite(scalar)
+
+
+def test_deferred_it_is_raised_by_the_next_call(toy, preference):
+    """λ and the archive are as they were; the parameters are not."""
+    run = toy()
+    mol = eq.MultiObjective(run.model, eq.OMD(), preference, ADAPTIVE, run.optimizer, check="deferred")
+    run.run(mol, 3)
+    before = frozen(mol)
+    mol(spoiled(run.losses(3))).backward()
+    run.optimizer.step()
+    run.optimizer.zero_grad()
+    after = eq.state.flatten(mol._state)
+    for name, tensor in before.items():
+        if name.startswith(("weighting.", "conversion.")):
+            assert torch.equal(after[name], tensor), name
+    assert not torch.isfinite(run.params()["0.weight"]).all()
+    with pytest.raises(eq.NonFiniteLossError, match="found nan for 1 in step 4"):
+        mol(run.losses(4))
+
+
+@pytest.mark.parametrize("reader", ["solution", "state_dict", "metrics"])
+def test_deferred_it_is_raised_by_whoever_reads_the_result(reader, toy, preference):
+    run = toy()
+    mol = eq.MultiObjective(run.model, eq.OMD(), preference, ADAPTIVE, run.optimizer, check="deferred")
+    mol(spoiled(run.losses(0))).backward()
+    run.optimizer.step()
+    with pytest.raises(eq.NonFiniteLossError, match="step 1"):
+        getattr(mol, reader)()
+
+
+def test_deferring_changes_nothing_else(toy, preference):
+    late, now = toy(), toy()
+    left = eq.MultiObjective(late.model, eq.OMD(), preference, ADAPTIVE, late.optimizer, check="deferred")
+    right = eq.MultiObjective(now.model, eq.OMD(), preference, ADAPTIVE, now.optimizer, check="now")
+    late.run(left, 5)
+    now.run(right, 5)
+    assert_same(frozen(left), frozen(right))
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "settings"),
+    [
+        (torch.optim.SGD, {"momentum": 0.9, "weight_decay": 0.1}),
+        (torch.optim.AdamW, {"weight_decay": 0.1}),
+        (torch.optim.AdamW, {"weight_decay": 0.1, "fused": True}),
+    ],
+    ids=["SGD", "AdamW", "fused AdamW"],
+)
+def test_a_skipped_step_moves_nothing(optimizer, settings, toy, preference):
+    ours, clean = toy(optimizer, **settings), toy(optimizer, **settings)
+    mol = eq.MultiObjective(ours.model, eq.OMD(), preference, ADAPTIVE, ours.optimizer, on_nonfinite="skip")
+    plain = eq.MultiObjective(clean.model, eq.OMD(), preference, ADAPTIVE, clean.optimizer)
+    for step in range(6):
+        if step == 3:
+            scalar = mol(spoiled(ours.losses(7)))
+            assert float(scalar.detach()) == 0.0
+            scalar.backward()
+            torch.nn.utils.clip_grad_norm_(ours.model.parameters(), 1.0)
+            ours.optimizer.step()
+            ours.optimizer.zero_grad()
+        ours.run(mol, 1, step)
+    clean.run(plain, 6)
+    assert_same(ours.params(), clean.params())
+    assert_same(frozen(mol), frozen(plain))
+    assert mol.step == 6
+
+
+def test_a_skipped_call_of_several_leaves_the_others(toy, preference):
+    run = toy()
+    mol = eq.MultiObjective(run.model, eq.Linear(), preference, eq.Last(), run.optimizer, on_nonfinite="skip")
+    first, last = run.losses(0), run.losses(2)
+    for losses in (first, spoiled(run.losses(1)), last):
+        mol(losses).backward()
+    expected = {name: p.grad.clone() for name, p in run.model.named_parameters() if p.grad is not None}
+    run.optimizer.zero_grad()
+    (preference * (run.losses(0) + run.losses(2))).sum().backward()
+    torch.testing.assert_close(expected, {n: p.grad for n, p in run.model.named_parameters() if p.grad is not None})
+    run.optimizer.step()
+    mean = (first + last) / 2
+    assert [mol.metrics()[f"loss/{i}"] for i in range(3)] == pytest.approx(mean.tolist())
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("weighting", [eq.OMD(), eq.OMD(0.1, eq.Entropic())], ids=["Euclidean", "Entropic"])
+def test_on_an_accelerator_no_step_waits_for_the_device(weighting: Any, toy, preference):
+    run = toy()
+    run.model.cuda()
+    x, y = (tensor.cuda() for tensor in run.batch(0))
+    mol = eq.MultiObjective(run.model, weighting, preference, eq.Adaptive(power=4, capacity=3), run.optimizer)
+
+    def step() -> None:
+        mol((run.model(x) - y).square().mean(0)).backward()
+        run.optimizer.step()
+        run.optimizer.zero_grad()
+
+    step()
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        for _ in range(8):
+            step()
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    mol(spoiled((run.model(x) - y).square().mean(0)))
+    with pytest.raises(eq.NonFiniteLossError, match="found nan for 1 in step 10"):
+        step()

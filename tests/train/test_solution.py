@@ -1,0 +1,187 @@
+"""The answer in the model: loaded, lent, with BatchNorm statistics of its own."""
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import equipoise as eq
+
+AVERAGE = eq.Average()
+
+
+class Normed(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.body, self.norm, self.head = nn.Linear(4, 6), nn.BatchNorm1d(6), nn.Linear(6, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = self.head(torch.tanh(self.norm(self.body(x))))
+        return y
+
+    @property
+    def mean(self) -> Tensor:
+        assert self.norm.running_mean is not None
+        return self.norm.running_mean
+
+
+class Tied(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.first, self.second = nn.Linear(4, 4), nn.Linear(4, 4)
+        self.second.weight = self.first.weight
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = self.second(torch.tanh(self.first(x))).mean(-1, keepdim=True)
+        return y
+
+
+def train(model: nn.Module, steps: int = 4, **settings: object) -> tuple[eq.MultiObjective, torch.Tensor]:
+    x = torch.randn(32, 4, generator=torch.Generator().manual_seed(1))
+    optimizer = torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=0.5)
+    mol = eq.MultiObjective(model, eq.OMD(), [0.5, 0.5], AVERAGE, optimizer, **settings)  # type: ignore[arg-type]
+    for _ in range(steps):
+        out = model(x)
+        mol(torch.stack([(out - 1).square().mean(), (out + 1).square().mean()])).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    return mol, x
+
+
+def state(model: nn.Module) -> dict[str, Tensor]:
+    return {name: x.clone() for name, x in model.state_dict().items()}
+
+
+def same(left: dict[str, Tensor], right: dict[str, Tensor]) -> bool:
+    return left.keys() == right.keys() and all(torch.equal(x, right[name]) for name, x in left.items())
+
+
+def test_before_the_first_step_the_answer_is_where_it_began(toy, preference):
+    run = toy()
+    mol = eq.MultiObjective(run.model, eq.OMD(), preference, eq.Adaptive(capacity=2), run.optimizer)
+    assert same(mol.solution(), run.params())
+
+
+def test_the_solution_is_a_full_state_that_loads_strictly():
+    model = Normed()
+    mol, _ = train(model)
+    solution = mol.solution()
+    assert solution.keys() == model.state_dict().keys()
+    assert torch.equal(solution["norm.running_mean"], model.mean)
+    for tensor in solution.values():
+        tensor.zero_()
+    model.load_state_dict(mol.solution())
+    assert not torch.equal(mol.solution()["body.weight"], torch.zeros(6, 4))
+
+
+def test_weights_are_lent_and_given_back():
+    model = Normed()
+    mol, x = train(model)
+    before, solution = state(model), mol.solution()
+    with mol.solution_weights():
+        assert torch.equal(model.body.weight, solution["body.weight"])
+        model(x)  # in training mode: the running statistics move
+        assert not torch.equal(model.mean, before["norm.running_mean"])
+    assert same(state(model), before)
+    with pytest.raises(RuntimeError, match="inside"), mol.solution_weights():
+        raise RuntimeError("inside")
+    assert same(state(model), before)
+    assert model.body.weight.requires_grad
+
+
+def test_batch_norm_is_recalibrated_for_the_answer():
+    """By hand: the mean of the layer's inputs over the data, at the averaged weights."""
+    model = Normed()
+    mol, x = train(model)
+    before = state(model)
+    loader = [(x[:16],), (x[16:],)]
+    solution = mol.solution()
+    inputs = x @ solution["body.weight"].T + solution["body.bias"]
+    mol.update_bn(loader)
+    assert same(state(model), before)
+    torch.testing.assert_close(mol.solution()["norm.running_mean"], inputs.mean(0))
+    variance = (inputs[:16].var(0) + inputs[16:].var(0)) / 2
+    torch.testing.assert_close(mol.solution()["norm.running_var"], variance)
+    with mol.solution_weights():
+        torch.testing.assert_close(model.mean, inputs.mean(0))
+    model.load_state_dict(solution)
+    mol.update_bn(loader)
+    torch.testing.assert_close(model.mean, inputs.mean(0))
+    assert model.training
+
+
+def test_recalibrated_statistics_are_those_of_one_answer():
+    model = Normed()
+    mol, x = train(model)
+    mol.update_bn([x])
+    optimizer = mol._optimizer
+    assert optimizer is not None
+    out = model(x)
+    mol(torch.stack([(out - 1).square().mean(), (out + 1).square().mean()])).backward()
+    optimizer.optimizer.step()
+    assert torch.equal(mol.solution()["norm.running_mean"], model.mean)
+
+
+def test_tied_weights_stay_tied():
+    model = Tied()
+    mol, _ = train(model)
+    solution = mol.solution()
+    assert torch.equal(solution["first.weight"], solution["second.weight"])
+    assert not torch.equal(solution["first.weight"], model.first.weight)
+    model.load_state_dict(solution)
+    assert model.second.weight is model.first.weight
+    assert torch.equal(model.first.weight, solution["first.weight"])
+
+
+def test_frozen_parameters_are_not_recorded():
+    model = Normed()
+    model.body.requires_grad_(False)
+    mol, _ = train(model)
+    assert "body.weight" not in mol._state.conversion.params
+    assert mol.solution().keys() == model.state_dict().keys()
+
+
+def test_parameters_choose_what_is_recorded():
+    model = Normed()
+    mol, _ = train(model, parameters=["head.weight", "head.bias"])
+    assert list(mol._state.conversion.params) == ["head.weight", "head.bias"]
+    solution = mol.solution()
+    assert torch.equal(solution["body.weight"], model.body.weight)
+    assert not torch.equal(solution["head.weight"], model.head.weight)
+
+
+def test_a_parameter_that_disappears_is_noticed():
+    model = Normed()
+    mol, _ = train(model, every=None)
+    model.head = nn.Linear(6, 1, bias=False)
+    with pytest.raises(ValueError, match=r"recorded parameters must stay in the model; found \['head.bias'\] gone"):
+        mol.record(torch.ones(2))
+
+
+def test_a_parameter_that_appears_is_noticed():
+    model = Normed()
+    mol, _ = train(model, every=None)
+    model.extra = nn.Linear(1, 1, bias=False)
+    rule = r"parameters that require grad must be those there were at the start.*; found \['extra.weight'\] new"
+    with pytest.raises(ValueError, match=rule):
+        mol.record(torch.ones(2))
+    model.extra.requires_grad_(False)
+    mol.record(torch.ones(2))
+
+
+def test_a_parameter_of_another_shape_is_noticed():
+    model = Normed()
+    mol, _ = train(model, every=None)
+    model.head = nn.Linear(6, 2)
+    with pytest.raises(
+        ValueError, match=r"params\['head.weight'\] must have the shape \(1, 6\) it had; found \(2, 6\)"
+    ):
+        mol.record(torch.ones(2))
+
+
+def test_parameters_named_by_hand_may_be_joined_by_others():
+    model = Normed()
+    mol, _ = train(model, parameters=["head.weight"])
+    model.extra = nn.Linear(1, 1)
+    assert "extra.weight" in mol.solution()
