@@ -1,0 +1,37 @@
+"""Federated learning on one machine: clients × seeds in one process, on CPU or one GPU."""
+
+from equipoise.federated.local import BatchNorm, Engine, Evaluation, LocalWork, Precision, Sent
+from equipoise.federated.models import Dense, Model, ResNet18, ResNet20
+from equipoise.federated.rounds import History, Result, outputs, simulate
+from equipoise.federated.server import Curve, Outputs
+from equipoise.federated.splits import ClientData, Dirichlet, PartialClass, Rotation, Samples, Split, deal
+from equipoise.federated.task import LossSource, Participation, Task
+
+__all__ = [
+    "BatchNorm",
+    "ClientData",
+    "Curve",
+    "Dense",
+    "Dirichlet",
+    "Engine",
+    "Evaluation",
+    "History",
+    "LocalWork",
+    "LossSource",
+    "Model",
+    "Outputs",
+    "PartialClass",
+    "Participation",
+    "Precision",
+    "ResNet18",
+    "ResNet20",
+    "Result",
+    "Rotation",
+    "Samples",
+    "Sent",
+    "Split",
+    "Task",
+    "deal",
+    "outputs",
+    "simulate",
+]

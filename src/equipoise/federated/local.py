@@ -1,0 +1,196 @@
+"""What a client does in a round, and what it sends back."""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from equipoise.conversion.protocol import Params
+from equipoise.errors import require
+
+__all__ = [
+    "BatchNorm",
+    "Engine",
+    "Evaluation",
+    "LocalWork",
+    "Part",
+    "Precision",
+    "Sent",
+    "Transform",
+    "capture",
+    "casting",
+    "draw_batches",
+    "layer_products",
+]
+
+Transform = Callable[[Tensor], Tensor]
+"""What a client does to its batch loss before it differentiates it."""
+
+Part = Literal["train", "test", "validation"]
+Precision = Literal["float32", "tf32", "bfloat16"]
+"""Of the layers' products; everything else is computed in float32 or more."""
+
+BatchNorm = Literal["batch", "running", "recalibrated"]
+"""With which statistics a model with BatchNorm is evaluated: those of the batch at hand (of 100 samples of one
+client, shuffled); the running ones, which clients keep and the server averages; or those of the model in question,
+computed anew on the clients' training data."""
+
+
+@dataclass(frozen=True)
+class LocalWork:
+    """Plain SGD from the server's model.
+
+    Attributes:
+        epochs: τ passes over the client's data.
+        batch_size: Samples per step; None takes all of them.
+        step_size: η.
+    """
+
+    epochs: int = 10
+    batch_size: int | None = None
+    step_size: float = 0.1
+
+    def __post_init__(self) -> None:
+        require(self.epochs >= 1, "epochs must be at least 1", self.epochs)
+        require(self.batch_size is None or self.batch_size >= 1, "batch_size must be at least 1", self.batch_size)
+        require(0 < self.step_size < float("inf"), "step_size must be positive and finite", self.step_size)
+
+
+class Sent(NamedTuple):
+    """What k clients of every seed send back."""
+
+    params: dict[str, Tensor]
+    """θ_i, a tensor (S, k, ...) per name."""
+    buffers: dict[str, Tensor]
+    """Their running statistics, if the model has any, (S, k, ...)."""
+    mean: Tensor
+    """The mean of all batch losses, each taken before its step, (S, k)."""
+    first: Tensor
+    """The first batch loss: that of the model they received, (S, k)."""
+    probed: Tensor | None
+    """The mean, over the steps, of the loss on their validation samples before the step, (S, k)."""
+
+
+class Evaluation(NamedTuple):
+    """A model on the samples of every client."""
+
+    losses: Tensor
+    """Mean cross entropy, (S, m)."""
+    correct: Tensor
+    """Samples classified rightly, (S, m)."""
+    counts: Tensor
+    """Samples, (S, m)."""
+
+
+class Engine(Protocol):
+    """Runs the clients' work. Two engines differ in speed and rounding only."""
+
+    def train(
+        self,
+        params: Params,
+        buffers: Params,
+        clients: Tensor | None,
+        batches: Tensor | None,
+        transform: Transform | None,
+        *,
+        probe: bool,
+    ) -> Sent:
+        """One round of local work.
+
+        Args:
+            params: The server's model of every seed, (S, ...).
+            buffers: Its buffers, (S, ...).
+            clients: Who works, indices (S, k); None is everyone.
+            batches: Which samples each of them sees in each step, (S, k, steps, batch), −1 where a batch is
+                shorter; None is all samples in every step.
+            transform: What is differentiated instead of the batch loss.
+            probe: Whether the validation loss is wanted along the way.
+        """
+        ...
+
+    def evaluate(self, params: Params, buffers: Params, part: Part, *, own: bool = False) -> Evaluation:
+        """Models on the samples of every client.
+
+        Args:
+            params: The server's model (S, ...), or, with `own`, one of every client's own, (S, m, ...).
+            buffers: Running statistics of the same leading shape.
+            part: Which samples.
+            own: Whether every client has its own model.
+        """
+        ...
+
+
+def draw_batches(
+    work: LocalWork, counts: Tensor, clients: Tensor | None, seeds: Sequence[int], round_: int
+) -> Tensor | None:
+    """The batches of a round: every epoch a new order of every client's samples.
+
+    The draw depends on the seed and the round alone, so that a run which was interrupted goes on as if it had not been.
+
+    Args:
+        work: How the clients work.
+        counts: Samples of every client, (S, m), on the CPU.
+        clients: Who works, indices (S, k) on the CPU; None is everyone.
+        seeds: One per row.
+        round_: t.
+
+    Returns:
+        Indices (S, k, steps, batch) with −1 where a batch is shorter; None for full batches.
+    """
+    if work.batch_size is None:
+        return None
+    longest = int(counts.max())
+    per_epoch = -(-longest // work.batch_size)
+    padded = per_epoch * work.batch_size
+    rows = []
+    for s, seed in enumerate(seeds):
+        own = counts[s].numpy()[:, None, None]
+        keys = np.random.default_rng((seed, round_)).random((counts.shape[1], work.epochs, longest))
+        keys[np.broadcast_to(np.arange(longest) >= own, keys.shape)] = 2.0
+        order = np.argsort(keys, axis=-1, kind="stable")
+        order[np.broadcast_to(np.arange(longest) >= own, keys.shape)] = -1
+        order = np.pad(order, ((0, 0), (0, 0), (0, padded - longest)), constant_values=-1)
+        steps = order.reshape(counts.shape[1], work.epochs * per_epoch, work.batch_size)
+        rows.append(steps if clients is None else steps[clients[s].numpy()])
+    return torch.from_numpy(np.stack(rows))
+
+
+@contextmanager
+def layer_products(precision: Precision, device: torch.device) -> Iterator[None]:
+    """Within, products of float32 matrices have this precision, forward and backward; outside it nothing changes."""
+    if device.type != "cuda":
+        yield
+        return
+    settings: tuple[Any, ...] = (torch.backends.cuda.matmul, torch.backends.cudnn.conv)  # type: ignore[attr-defined]
+    before = [setting.fp32_precision for setting in settings]
+    try:
+        for setting in settings:
+            setting.fp32_precision = "tf32" if precision == "tf32" else "ieee"
+        yield
+    finally:
+        for setting, value in zip(settings, before, strict=True):
+            setting.fp32_precision = value
+
+
+def casting(precision: Precision, device: torch.device) -> torch.autocast:
+    """Within, a forward pass multiplies in bfloat16 if that is the precision."""
+    return torch.autocast(device.type, torch.bfloat16, enabled=precision == "bfloat16")
+
+
+def capture(work: Callable[[], None], device: torch.device) -> torch.cuda.CUDAGraph:
+    """Work as a CUDA graph. It is done three times first, as lazy initialisation cannot be captured."""
+    side = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+    side.wait_stream(torch.cuda.current_stream(device))
+    with torch.cuda.stream(side):
+        for _ in range(3):
+            work()
+    torch.cuda.current_stream(device).wait_stream(side)
+    torch.cuda.synchronize(device)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        work()
+    return graph

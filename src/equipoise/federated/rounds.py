@@ -1,0 +1,187 @@
+"""Simulate federated learning: clients work, the server weighs, conversions record."""
+
+import time
+import zlib
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import torch
+from torch import Tensor
+
+from equipoise import preference as preferences
+from equipoise.conversion import Adaptive, Average, Conversion, Last
+from equipoise.datasets import Dataset, load
+from equipoise.errors import require
+from equipoise.federated.checkpoint import Checkpoint
+from equipoise.federated.graphed import Graphed
+from equipoise.federated.local import Engine, Evaluation, Precision
+from equipoise.federated.models import Dense
+from equipoise.federated.sequential import Sequential
+from equipoise.federated.server import Curve, Outputs, Rounds
+from equipoise.federated.splits import ClientData, deal
+from equipoise.federated.stacked import Stacked
+from equipoise.federated.task import Task
+from equipoise.registry import Method, methods
+from equipoise.weighting import Weighting
+
+__all__ = ["History", "Result", "outputs", "simulate"]
+
+EngineName = Literal["auto", "sequential"]
+
+
+class History(NamedTuple):
+    """What happened in every round."""
+
+    losses: Tensor
+    """The loss of every client that fed the server, NaN where it was absent, (T, S, m)."""
+    coefficients: Tensor
+    """The weight of every client's model in the server's step, (T, S, m)."""
+    archive: Tensor
+    """Members of the adaptive conversion's archive, 0 if there is none, (T, S)."""
+
+
+class Result(NamedTuple):
+    """What a simulation gives. S seeds, m clients, T rounds."""
+
+    params: dict[str, dict[str, Tensor]]
+    """The model of every output, (S, ...) per name."""
+    train: dict[str, Evaluation]
+    """Every output on the clients' training samples."""
+    test: dict[str, Evaluation]
+    """Every output on the clients' test samples."""
+    untrained: Evaluation
+    """The initial model on the test samples."""
+    history: History
+    curves: dict[str, Curve]
+    """By output, as often as was asked for."""
+    seconds: float
+    """Time spent on rounds, without evaluation."""
+
+
+def outputs() -> dict[str, Conversion[Any]]:
+    """The three answers that one trajectory gives: the last model, the average, the adaptive conversion."""
+    return {"last": Last(), "average": Average(), "adaptive": Adaptive()}
+
+
+def simulate(
+    task: Task,
+    method: Method | Weighting[Any] | str,
+    *,
+    seeds: Sequence[int] = (0,),
+    preference: Tensor | Sequence[float] | None = None,
+    conversions: Outputs | None = None,
+    dataset: Dataset | None = None,
+    folder: str | Path | None = None,
+    device: torch.device | str = "cpu",
+    precision: Precision | None = None,
+    engine: EngineName = "auto",
+    evaluate_every: int | None = None,
+    checkpoint: Path | None = None,
+    checkpoint_seconds: float = 60.0,
+    progress: Callable[[int], None] | None = None,
+) -> Result:
+    """Simulate federated learning, all seeds at once.
+
+    In every round t = 1..T clients start from the server's model θ and send back θ_i; with their losses (and
+    pseudo-gradients (θ − θ_i)/η, for the weightings that need them) the server computes coefficients c and moves
+    to θ + Σ c_i (θ_i − θ), which is Σ c_i θ_i where they sum to one.
+
+    Args:
+        task: The problem.
+        method: A method of the registry or its name, or a weighting.
+        seeds: Of the split, the initial model and the batches.
+        preference: w, one entry per client, summing to one; uniform if not given.
+        conversions: The outputs wanted, by name; `outputs()` if not given.
+        dataset: The data, if not those that `task.data` names.
+        folder: Where to look for them first.
+        device: Where everything happens.
+        precision: Of the layers' products: float32, or TF32 on a GPU, if not given.
+        engine: "auto" takes the fastest that the model allows; "sequential" goes from client to client.
+        evaluate_every: Evaluate all outputs after every so many rounds too.
+        checkpoint: A file for the state of the run, so that an interrupted one goes on where it stopped.
+        checkpoint_seconds: Time between two writes of that file.
+        progress: Called after every round with the number of rounds done.
+
+    Raises:
+        NonFiniteLossError: A client's loss is NaN or infinite; the message says whose and when. What the
+            checkpoint holds remains.
+    """
+    where = _device(device)
+    chosen = methods()[method] if isinstance(method, str) else method
+    weighting = chosen.weighting if isinstance(chosen, Method) else chosen
+    transform = chosen.transform if isinstance(chosen, Method) else None
+    wanted = dict(outputs() if conversions is None else conversions)
+    seeds = tuple(seeds)
+    require(len(seeds) >= 1, "seeds must hold at least one seed", seeds)
+    require(evaluate_every is None or evaluate_every >= 1, "evaluate_every must be at least 1", evaluate_every)
+    kinds = Precision.__args__  # type: ignore[attr-defined]
+    require(precision is None or precision in kinds, f"precision must be one of {', '.join(kinds)}", precision)
+    source = load(task.data, folder) if dataset is None else dataset
+    data = deal(source, task.split, seeds, validation=task.loss.startswith("validation")).to(where)
+    kind: Precision = precision or ("tf32" if where.type == "cuda" else "float32")
+    worker = _engine(engine, task, data, kind)
+    run = Rounds(task, weighting, transform, wanted, data, worker, _weights(preference, task.split.clients, where))
+
+    server = run.start()
+    untrained = worker.evaluate(server.params, server.buffers, "test")
+    settings = {**run.describe(seeds), "data": _digest(source), "evaluate_every": repr(evaluate_every)}
+    saved = None if checkpoint is None else Checkpoint(checkpoint, settings, checkpoint_seconds)
+    if saved is not None:
+        server = saved.load(server)
+    while server.round < task.rounds:
+        began = time.perf_counter()
+        run.advance(server)
+        server.seconds += time.perf_counter() - began
+        if evaluate_every is not None and (server.round % evaluate_every == 0 or server.round == task.rounds):
+            for name, answer in run.answers(server).items():
+                train = worker.evaluate(answer, server.buffers, "train")
+                server.curves[name].append((server.round, train, worker.evaluate(answer, server.buffers, "test")))
+        if saved is not None:
+            saved.keep(server)
+        if progress is not None:
+            progress(server.round)
+    if where.type == "cuda":
+        torch.cuda.synchronize(where)
+    answers = run.answers(server)
+    return Result(
+        answers,
+        {name: worker.evaluate(answer, server.buffers, "train") for name, answer in answers.items()},
+        {name: worker.evaluate(answer, server.buffers, "test") for name, answer in answers.items()},
+        untrained,
+        History(*(torch.stack(rows) for rows in (server.losses, server.coefficients, server.archive))),
+        server.curves,
+        server.seconds,
+    )
+
+
+def _device(device: torch.device | str) -> torch.device:
+    where = torch.device(device)
+    missing = where.type == "cuda" and not torch.cuda.is_available()
+    require(not missing, "device must be there: no GPU was found by torch.cuda, use cpu", str(where))
+    return where
+
+
+def _weights(preference: Tensor | Sequence[float] | None, m: int, device: torch.device) -> Tensor:
+    if preference is None:
+        return torch.full((m,), 1.0 / m, device=device)
+    w = preferences.validate(torch.as_tensor(preference), m)
+    require(w.ndim == 1, "preference must have shape (m,), one entry per client", tuple(w.shape))
+    return w.to(dtype=torch.float32, device=device)
+
+
+def _engine(name: EngineName, task: Task, data: ClientData, precision: Precision) -> Engine:
+    require(name in {"auto", "sequential"}, 'engine must be "auto" or "sequential"', name)
+    if name == "auto" and isinstance(task.model, Dense):
+        return Stacked(task.model, task.work, data, precision)
+    if name == "auto" and data.train.inputs.is_cuda:
+        return Graphed(task.model, task.work, data, precision, task.batch_norm)
+    return Sequential(task.model, task.work, data, precision, task.batch_norm)
+
+
+def _digest(source: Dataset) -> str:
+    """A checksum of the samples."""
+    total = 0
+    for t in (source.train_inputs, source.train_labels, source.test_inputs, source.test_labels):
+        total = zlib.crc32(t.contiguous().numpy().data, total)
+    return f"{source.name} {total:08x}"

@@ -1,0 +1,267 @@
+"""The server: what it holds between rounds, and what it does in one."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from equipoise.conversion import Adaptive, Average, Conversion
+from equipoise.conversion.protocol import batch_mask
+from equipoise.errors import NonFiniteLossError
+from equipoise.federated.local import Engine, Evaluation, Sent, Transform, draw_batches
+from equipoise.federated.models import initial
+from equipoise.federated.splits import ClientData
+from equipoise.federated.task import Task
+from equipoise.weighting import Weighting
+
+__all__ = ["Curve", "Outputs", "Rounds", "Server"]
+
+Outputs = Mapping[str, Conversion[Any]]
+"""The answers wanted of one trajectory, by name."""
+
+Curve = list[tuple[int, Evaluation, Evaluation]]
+"""Rounds done, and an output on the clients' training and test samples then."""
+
+
+@dataclass
+class Server:
+    """What the server holds between rounds."""
+
+    round: int
+    """Rounds done."""
+    params: dict[str, Tensor]
+    """θ of every seed, (S, ...)."""
+    buffers: dict[str, Tensor]
+    """Running statistics, (S, ...)."""
+    weighting: Any
+    """The weighting's state."""
+    records: dict[str, Any]
+    """The conversions' states, by output."""
+    losses: list[Tensor]
+    """Of every round, (S, m)."""
+    coefficients: list[Tensor]
+    """Of every round, (S, m)."""
+    archive: list[Tensor]
+    """Of every round, (S,)."""
+    curves: dict[str, Curve]
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True)
+class Rounds:
+    """A method on a task."""
+
+    task: Task
+    weighting: Weighting[Any]
+    transform: Transform | None
+    conversions: Outputs
+    data: ClientData
+    engine: Engine
+    preference: Tensor
+
+    @cached_property
+    def _counts(self) -> Tensor:
+        """Training samples of every client, (S, m), on the CPU."""
+        return self.data.train.counts.cpu()
+
+    @property
+    def desk(self) -> torch.device:
+        """Where the weighting computes: programs and decompositions of m × m numbers are faster on the CPU."""
+        return torch.device("cpu") if self.weighting.needs == {"gramian"} else self.preference.device
+
+    def start(self) -> Server:
+        """Before the first round."""
+        device = self.preference.device
+        params, buffers = (
+            {name: t.to(device) for name, t in part.items()} for part in initial(self.task.model, self.data.seeds)
+        )
+        blank = torch.zeros(len(self.data.seeds), self.task.split.clients, device=device)
+        rows = {name: t.unsqueeze(1).expand(-1, blank.shape[1], *t.shape[1:]) for name, t in params.items()}
+        state = self.weighting.init(blank.to(self.desk), **self._statistics(rows, params))
+        records = {name: c.init(params, blank) for name, c in self.conversions.items()}
+        return Server(0, params, buffers, state, records, [], [], [], {name: [] for name in self.conversions})
+
+    def advance(self, server: Server) -> None:
+        """One round."""
+        t, theta = server.round + 1, server.params
+        drawn, mask, inclusion = self._participants(t)
+        batches = draw_batches(self.task.work, self._counts, drawn, self.data.seeds, t)
+        clients = None if drawn is None else drawn.to(self.preference.device)
+        sent = self.engine.train(
+            theta,
+            server.buffers,
+            clients,
+            None if batches is None else batches.to(self.preference.device),
+            self.transform,
+            probe=self.task.loss == "validation-trajectory",
+        )
+        losses = self._losses(theta, server.buffers, sent, clients)
+        # A client whose loss was lost on the way sends a model that is lost too.
+        losses = torch.where(torch.isfinite(sent.mean), losses, sent.mean)
+        local = sent.params
+        if clients is not None:
+            losses = _spread(losses, clients, len(self.preference))
+            local = {name: _placed(t_, clients, theta[name], len(self.preference)) for name, t_ in local.items()}
+        _check_finite(losses, mask, self.data.seeds, t)
+        if mask is not None:  # what a silent client has does not reach the server: 0 · NaN would
+            local = {n: torch.where(batch_mask(mask, v), v, theta[n].unsqueeze(1)) for n, v in local.items()}
+
+        c, state = self._weigh(losses, server.weighting, mask, inclusion, self._statistics(local, theta))
+        self._record(server, losses, mask, before=True)
+        server.params = self._step(theta, local, c, self.weighting.rows(state))
+        heard = None if mask is None or clients is None else mask.gather(1, clients)
+        server.buffers = _mean_buffers(server.buffers, sent.buffers, heard)
+        server.weighting, server.round = state, t
+        self._record(server, losses, mask, before=False)
+        server.losses.append(losses.clone() if mask is None else losses.masked_fill(~mask, torch.nan))
+        server.coefficients.append(c)
+        server.archive.append(self._archive_size(server))
+
+    def _participants(self, t: int) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+        """Who works (S, k) (on the CPU), who is heard (S, m), and how probable that was; None thrice for everyone."""
+        how, m, device = self.task.participation, len(self.preference), self.preference.device
+        if how.fraction == 1 and how.dropout == 0:
+            return None, None, None
+        drawn, answers, probability = how.draw(self.data.seeds, m, t)
+        mask = torch.zeros(len(drawn), m, dtype=torch.bool).scatter_(1, drawn, answers)
+        return drawn, mask.to(device), torch.full((m,), probability, device=device)
+
+    def _losses(
+        self, theta: dict[str, Tensor], buffers: dict[str, Tensor], sent: Sent, clients: Tensor | None
+    ) -> Tensor:
+        """The loss of every client that took part, (S, k), by the task's source."""
+        kind = self.task.loss
+        if kind == "trajectory":
+            return sent.mean
+        if kind == "received":
+            return sent.first
+        if kind == "validation-trajectory":
+            assert sent.probed is not None  # noqa: S101
+            return sent.probed
+        if kind == "full-updated":
+            m = len(self.preference)
+            local, own = sent.params, sent.buffers
+            if clients is not None:
+                local = {name: _placed(t, clients, theta[name], m) for name, t in local.items()}
+                own = {name: _placed(t, clients, buffers[name], m) for name, t in own.items()}
+            losses = self.engine.evaluate(local, own, "train", own=True).losses
+        else:
+            losses = self.engine.evaluate(theta, buffers, "train" if kind == "full" else "validation").losses
+        return losses if clients is None else losses.gather(1, clients)
+
+    def _statistics(self, local: Mapping[str, Tensor], theta: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """What the weighting needs of the pseudo-gradients (θ − θ_i)/η."""
+        needs = self.weighting.needs
+        eta = self.task.work.step_size
+        statistics = {}
+        if "gramian" in needs:
+            gramian: Tensor | float = 0.0
+            for name, t in local.items():
+                rows = ((theta[name].unsqueeze(1) - t) / eta).flatten(2).to(torch.float64)
+                gramian = gramian + rows @ rows.mT
+            assert isinstance(gramian, Tensor)  # noqa: S101
+            statistics["gramian"] = gramian.to(self.desk)
+        if "jacobian" in needs:
+            statistics["jacobian"] = torch.cat(
+                [((theta[name].unsqueeze(1) - t) / eta).flatten(2) for name, t in local.items()], -1
+            )
+        return statistics
+
+    def _weigh(
+        self,
+        losses: Tensor,
+        state: Any,  # noqa: ANN401
+        mask: Tensor | None,
+        inclusion: Tensor | None,
+        statistics: dict[str, Tensor],
+    ) -> tuple[Tensor, Any]:
+        """The coefficients of the clients' models, (S, m), and the weighting's new state."""
+        desk = self.desk
+        extra = statistics if inclusion is None else {**statistics, "inclusion": inclusion.to(desk)}
+        c, state = self.weighting.update(
+            losses.to(desk), state, self.preference.to(desk), mask=None if mask is None else mask.to(desk), **extra
+        )
+        return c.to(losses.device) * (len(self.preference) if self.weighting.dual else 1), state
+
+    def _step(
+        self, theta: dict[str, Tensor], local: Mapping[str, Tensor], c: Tensor, rows: Tensor | None
+    ) -> dict[str, Tensor]:
+        """θ − η Σ c_i g_i, with the pseudo-gradients or with the rows that a weighting tracks."""
+        if rows is None:
+            return {
+                name: t + torch.einsum("sm,sm...->s...", c.to(t), local[name] - t.unsqueeze(1))
+                for name, t in theta.items()
+            }
+        move = self.task.work.step_size * (c.to(rows).unsqueeze(-2) @ rows).squeeze(-2)
+        parts = torch.split(move, [t[0].numel() for t in theta.values()], -1)
+        return {name: t - part.reshape(t.shape).to(t) for (name, t), part in zip(theta.items(), parts, strict=True)}
+
+    def _record(self, server: Server, losses: Tensor, mask: Tensor | None, *, before: bool) -> None:
+        """Adaptive compares by the losses at θ⁽ᵗ⁾ and so records θ⁽ᵗ⁾; Last has the newest model."""
+        for name, conversion in self.conversions.items():
+            early = isinstance(conversion, Adaptive) or (
+                isinstance(conversion, Average) and self.task.average == "before"
+            )
+            if early == before:
+                server.records[name] = conversion.update(server.params, losses, server.records[name], mask=mask)
+
+    def _archive_size(self, server: Server) -> Tensor:
+        for name, conversion in self.conversions.items():
+            if isinstance(conversion, Adaptive):
+                return conversion.size(server.records[name])
+        return torch.zeros(len(self.data.seeds), dtype=torch.int64, device=self.preference.device)
+
+    def answers(self, server: Server) -> dict[str, dict[str, Tensor]]:
+        """The model of every output."""
+        return {name: conversion.output(server.records[name]) for name, conversion in self.conversions.items()}
+
+    def describe(self, seeds: Sequence[int]) -> dict[str, str]:
+        """What decides the run's course, for telling checkpoints apart."""
+        return {
+            "task": repr(self.task),
+            "weighting": repr(self.weighting),
+            "transform": repr(self.transform),
+            "conversions": repr(dict(self.conversions)),
+            "preference": repr(self.preference.tolist()),
+            "seeds": repr(tuple(seeds)),
+        }
+
+
+def _spread(values: Tensor, clients: Tensor, m: int) -> Tensor:
+    """(S, k) → (S, m), 0 for clients that did not work."""
+    return values.new_zeros(len(values), m).scatter_(1, clients, values)
+
+
+def _placed(tensor: Tensor, clients: Tensor, theta: Tensor, m: int) -> Tensor:
+    """(S, k, ...) → (S, m, ...), the server's model for clients that did not work."""
+    whole = theta.unsqueeze(1).repeat(1, m, *(1,) * (theta.ndim - 1))
+    whole[torch.arange(len(clients), device=clients.device).unsqueeze(-1), clients] = tensor
+    return whole
+
+
+def _mean_buffers(old: dict[str, Tensor], sent: dict[str, Tensor], heard: Tensor | None) -> dict[str, Tensor]:
+    """Running statistics as the mean over the clients that answered, the old ones if nobody did.
+
+    Counters are those of the first client that worked.
+    """
+    if not sent or heard is None:
+        return {n: t.mean(1) if t.is_floating_point() else t[:, 0].clone() for n, t in sent.items()} or old
+    some, new = heard.any(1), {}
+    for n, t in sent.items():
+        total = torch.where(batch_mask(heard, t), t, 0).sum(1)
+        mean = total / batch_mask(heard.sum(1).clamp_min(1), total) if t.is_floating_point() else t[:, 0]
+        new[n] = torch.where(batch_mask(some, mean), mean, old[n])
+    return new
+
+
+def _check_finite(losses: Tensor, mask: Tensor | None, seeds: Sequence[int], t: int) -> None:
+    finite = torch.isfinite(losses) if mask is None else torch.isfinite(losses) | ~mask
+    if bool(finite.all()):
+        return
+    s, client = (int(place[0]) for place in torch.nonzero(~finite, as_tuple=True))
+    raise NonFiniteLossError(
+        f"loss must be finite; found {losses[s, client].item()} for client {client}, seed {seeds[s]}, round {t}"
+    )

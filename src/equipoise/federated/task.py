@@ -1,0 +1,89 @@
+"""What a federated learning problem is: data, clients, model, and how a round goes."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from equipoise.errors import require
+from equipoise.federated.local import BatchNorm, LocalWork
+from equipoise.federated.models import Dense, Model
+from equipoise.federated.splits import Rotation, Split
+
+__all__ = ["LossSource", "Participation", "Task"]
+
+LossSource = Literal["trajectory", "received", "full", "full-updated", "validation", "validation-trajectory"]
+"""Which loss of a client decides its weight and dominance:
+
+- "trajectory": the mean of all its batch losses of the round, each taken before its step;
+- "received": the first of them, that of the model it received;
+- "full", "full-updated": on all its training samples, of the model it received or of the one it sends back;
+- "validation", "validation-trajectory": on its validation samples, of the model received or on average over its steps.
+"""
+
+
+@dataclass(frozen=True)
+class Participation:
+    """Who takes part in a round.
+
+    The weightings are told with which probability a client takes part, and divide by it.
+
+    Attributes:
+        fraction: The share of the clients that the server draws in every round, without replacement; at least one.
+        dropout: The probability that a client which was drawn does not answer.
+    """
+
+    fraction: float = 1.0
+    dropout: float = 0.0
+
+    def __post_init__(self) -> None:
+        require(0 < self.fraction <= 1, "fraction must lie in (0, 1]", self.fraction)
+        require(0 <= self.dropout < 1, "dropout must lie in [0, 1)", self.dropout)
+
+    def draw(self, seeds: Sequence[int], m: int, round_: int) -> tuple[Tensor, Tensor, float]:
+        """Who was drawn (S, k), which of them answer (S, k), and the probability of both."""
+        k = max(1, round(self.fraction * m))
+        drawn, answers = [], []
+        for seed in seeds:
+            draws = np.random.default_rng((seed, round_, 1))
+            drawn.append(np.sort(draws.permutation(m)[:k]))
+            answers.append(draws.random(k) >= self.dropout)
+        return torch.from_numpy(np.stack(drawn)), torch.from_numpy(np.stack(answers)), (1.0 - self.dropout) * k / m
+
+
+@dataclass(frozen=True)
+class Task:
+    """A federated learning problem: data, clients, model and how a round goes.
+
+    Attributes:
+        data: The data set's name, for `datasets.load`.
+        split: How it is dealt.
+        model: The model.
+        work: What a client does in a round.
+        rounds: T.
+        loss: The loss that feeds the weights and the dominance test.
+        average: Whether `Average` takes the models before the server's step, θ⁽¹⁾..θ⁽ᵀ⁾, or after it.
+        batch_norm: With which statistics models with BatchNorm are evaluated.
+        participation: Who takes part.
+    """
+
+    data: str = "digits"
+    split: Split = field(default_factory=Rotation)
+    model: Model = field(default_factory=lambda: Dense((64, 50, 10)))
+    work: LocalWork = field(default_factory=LocalWork)
+    rounds: int = 100
+    loss: LossSource = "received"
+    average: Literal["before", "after"] = "before"
+    batch_norm: BatchNorm = "recalibrated"
+    participation: Participation = field(default_factory=Participation)
+
+    def __post_init__(self) -> None:
+        require(self.rounds >= 1, "rounds must be at least 1", self.rounds)
+        known = LossSource.__args__  # type: ignore[attr-defined]
+        require(self.loss in known, f"loss must be one of {', '.join(known)}", self.loss)
+        require(self.average in {"before", "after"}, 'average must be "before" or "after"', self.average)
+        choices = BatchNorm.__args__  # type: ignore[attr-defined]
+        require(self.batch_norm in choices, f"batch_norm must be one of {', '.join(choices)}", self.batch_norm)

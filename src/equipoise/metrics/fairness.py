@@ -1,0 +1,57 @@
+"""How evenly a model serves its clients or groups."""
+
+import torch
+from torch import Tensor
+
+from equipoise.errors import require
+
+__all__ = ["accuracy_parity", "agnostic_loss", "average_accuracy", "ratio_parity"]
+
+
+def average_accuracy(correct: Tensor, counts: Tensor) -> Tensor:
+    """Samples classified rightly over all samples, in percent: large clients count more (micro average).
+
+    Args:
+        correct: Per client, (*B, m).
+        counts: Samples per client, (*B, m).
+
+    Returns:
+        Shape (*B,), float64.
+    """
+    _check(correct, counts)
+    return 100.0 * correct.sum(-1).to(torch.float64) / counts.sum(-1)
+
+
+def agnostic_loss(losses: Tensor) -> Tensor:
+    """The largest loss of a client, (*B, m) → (*B,): the loss on the worst mixture of the clients.
+
+    Of losses divided by each client's first one this is the agnostic ratio.
+    """
+    return losses.amax(-1)
+
+
+def accuracy_parity(correct: Tensor, counts: Tensor) -> Tensor:
+    """The standard deviation (of the population) over the clients of their accuracies, in percentage points.
+
+    Args:
+        correct: Per client, (*B, m).
+        counts: Samples per client, (*B, m).
+
+    Returns:
+        Shape (*B,), float64.
+
+    Example:
+        >>> accuracy_parity(torch.tensor([9, 7]), torch.tensor([10, 10]))
+        tensor(10., dtype=torch.float64)
+    """
+    _check(correct, counts)
+    return (100.0 * correct.to(torch.float64) / counts).std(-1, correction=0)
+
+
+def ratio_parity(losses: Tensor, first: Tensor) -> Tensor:
+    """The standard deviation over the clients of their losses divided by their first ones, (*B, m) → (*B,)."""
+    return (losses.to(torch.float64) / first).std(-1, correction=0)
+
+
+def _check(correct: Tensor, counts: Tensor) -> None:
+    require(correct.shape == counts.shape, f"counts must have the shape {tuple(correct.shape)}", tuple(counts.shape))
