@@ -5,10 +5,11 @@ import subprocess
 import sys
 
 import pytest
+import torch
 from typer.testing import CliRunner
 
 import equipoise as eq
-from equipoise.cli import app, named
+from equipoise.cli import app, main, named
 
 runner = CliRunner()
 
@@ -45,6 +46,8 @@ def test_lists_what_can_be_reproduced():
     assert "table-hv" in output
     assert "tab:hv" in output
     assert "fig-middle-ground" in output
+    assert "table-mnist" in output
+    assert "fig:new-in" in output
 
 
 @pytest.mark.parametrize(
@@ -58,9 +61,29 @@ def test_lists_what_can_be_reproduced():
         (("reproduce", "table-hw"), "nearest: table-hv"),
         (("reproduce", "table-hv", "--preset", "texts"), "preset must be one of published, text; found 'texts'"),
         (("reproduce", "table-hv", "--workers", "0"), "workers must be at least 1; found 0"),
+        (("reproduce", "table-hv", "--seeds", "1"), "table-hv does not take --seeds; found (1,)"),
+        (("reproduce", "fig-box", "--json", "x.json"), "fig-box does not take --json; found x.json"),
+        (("reproduce", "table-mnist", "--methods", "LS,TCHH"), "method must be a known name; found 'TCHH'; nearest"),
+        (("reproduce", "table-mnist", "--task", "mnist"), "task must be a known name; found 'mnist'; nearest: mnist-"),
+        (("reproduce", "table-mnist", "--seeds", "a"), "seeds must be whole numbers separated by commas; found 'a'"),
+        (("fl", "--task", "digit-rotation"), "task must be a known name; found 'digit-rotation'; nearest: digits-rot"),
+        (("fl", "--method", "OMDgd"), "method must be a known name; found 'OMDgd'; nearest: OMDgd-TCH"),
+        (("fl", "--seeds", "0;25"), "seeds must be whole numbers separated by commas; found '0;25'"),
+        (("fl", "--seeds", "0,0"), "seeds must differ from each other; found '0,0'"),
+        (("fl", "--rounds", "0"), "rounds must be at least 1; found 0"),
+        (("fl", "--preset", "texts"), "preset must be one of published, text; found 'texts'"),
+        (("fl", "--device", "gpu"), "device must be cpu, cuda or cuda:N; found 'gpu'"),
+        (("fl", "--precision", "half"), "precision must be a known name; found 'half'"),
+        (("fl", "--fraction", "0"), "fraction must lie in (0, 1]; found 0.0"),
+        (("fl", "--method", "LS", "--value", "1"), "value must not be given: LS has no setting in tab:2; found 1.0"),
+        (("fl", "--method", "LS", "--tune"), "method must have a setting to tune: one of qFFL, PropFair"),
+        (("fl", "--value", "1", "--tune"), "value must not be given together with tune; found 1.0"),
+        (("fl", "--method", "PMTL", "--rounds", "1"), "references must have 10 entries each; found 2"),
+        (("runs", "import", "nowhere"), "the folder to import must exist; found nowhere"),
     ],
 )
-def test_bad_input_says_what_is_wrong(arguments, message):
+def test_bad_input_says_what_is_wrong(arguments, message, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     result = runner.invoke(app, list(arguments))
     assert isinstance(result.exception, ValueError)
     assert message in str(result.exception)
@@ -72,6 +95,37 @@ def test_bad_input_ends_with_a_message_and_not_with_a_traceback():
     assert result.returncode == 2
     assert "error: problem must be a known name" in result.stderr
     assert "Traceback" not in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("fl", "--task", "mnist-rotated"), "nearest: mnist-rotation"),
+        (("fl", "--method", "AdaOMD"), "nearest: AdaOMDgd-TCH"),
+        (("fl", "--seeds", "zero"), "seeds must be whole numbers"),
+        (("fl", "--device", "cuda"), "device must be there: torch finds no GPU; found cuda"),
+        (
+            ("fl", "--task", "mnist-rotation", "--rounds", "1", "--data", "here"),
+            "data set mnist was not found; looked in",
+        ),
+        (
+            ("reproduce", "table-mnist", "--rounds", "1", "--data", "here"),
+            "data set mnist was not found; looked in here",
+        ),
+    ],
+)
+def test_federated_bad_input_ends_with_status_two(arguments, message, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("EQUIPOISE_DATA", raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(sys, "argv", ["equipoise", *arguments])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 2
+    error = capsys.readouterr().err
+    assert error.startswith("error: ")
+    assert message in error
 
 
 def test_lists_the_data_sets_and_says_where_it_looked(tmp_path, monkeypatch):

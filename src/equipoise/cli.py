@@ -1,7 +1,8 @@
-"""The command line: `equipoise methods`, `problems`, `solve`, `reproduce`, `data`."""
+"""The command line: `equipoise methods`, `problems`, `solve`, `fl`, `reproduce`, `runs`, `data`."""
 
 import dataclasses
 import json
+import re
 import sys
 from collections.abc import Iterable
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Annotated
 
 try:
     import typer
+    from rich import box
     from rich.console import Console
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
     from rich.table import Column, Table
@@ -19,8 +21,10 @@ import torch
 
 from equipoise import __version__, datasets, metrics, preference
 from equipoise.errors import require
-from equipoise.experiments import catalogue
-from equipoise.experiments.cells import write_atomically
+from equipoise.experiments import catalogue, federated, fl, runs
+from equipoise.experiments.cells import COMMITTED, CellStore, write_atomically
+from equipoise.experiments.request import Request, say, wrote_json
+from equipoise.federated import Participation, Precision
 from equipoise.problems import KnownFront, problems
 from equipoise.registry import methods, nearest
 from equipoise.solver import solve as solve_problem
@@ -29,6 +33,17 @@ app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_
 console = Console()
 data = typer.Typer(no_args_is_help=True, help="Data sets: what there is, and fetching it.")
 app.add_typer(data, name="data")
+runs_app = typer.Typer(no_args_is_help=True, help="Finished runs: what there is, and taking them from elsewhere.")
+app.add_typer(runs_app, name="runs")
+
+# Options that several commands have.
+Preset = Annotated[str, typer.Option(help="published: what made the paper's numbers; text: what its text says.")]
+Out = Annotated[Path, typer.Option(help="Folder for pictures and for the cells of finished work.")]
+Device = Annotated[str | None, typer.Option(help="cpu or cuda; cpu if not given.")]
+Kind = Annotated[str | None, typer.Option(help="float32, tf32 or bfloat16; tf32 on a GPU, else float32.")]
+Data = Annotated[Path | None, typer.Option("--data", help="Look here for data first.")]
+JSONFile = Annotated[Path | None, typer.Option("--json", help="Write the numbers to this file.")]
+Rounds = Annotated[int | None, typer.Option(help="Rounds; the task's own if not given.")]
 
 
 def main() -> None:
@@ -36,7 +51,7 @@ def main() -> None:
     torch.set_num_threads(1)  # small tensors: more threads only wait for each other
     try:
         app()
-    except ValueError as error:
+    except (ValueError, OSError) as error:
         Console(stderr=True).print(f"error: {error}", style="red", markup=False, highlight=False, soft_wrap=True)
         sys.exit(2)
 
@@ -156,16 +171,65 @@ def solve_command(
         _plot(plot, target, weights, losses, name)
 
 
+@app.command("fl")
+def federated_command(
+    task: Annotated[str, typer.Option(help=f"One of {', '.join(federated.tasks())}.")] = "digits-rotation",
+    method: Annotated[str, typer.Option(help="A row of the paper's table, or a method of `equipoise methods`.")] = (
+        "AdaOMDgd-TCH"
+    ),
+    seeds: Annotated[str, typer.Option(help="Seeds, separated by commas.")] = "0",
+    rounds: Rounds = None,
+    value: Annotated[float | None, typer.Option(help="The method's setting; the paper's best if not given.")] = None,
+    tune: Annotated[  # noqa: FBT002
+        bool, typer.Option("--tune", help="Try the paper's values; the smallest worst-client training loss wins.")
+    ] = False,
+    fraction: Annotated[float, typer.Option(help="Share of the clients drawn in every round.")] = 1.0,
+    dropout: Annotated[float, typer.Option(help="Probability that a drawn client does not answer.")] = 0.0,
+    preset: Preset = "published",
+    device: Device = None,
+    precision: Kind = None,
+    data_folder: Data = None,
+    out: Out = Path("out"),
+    json_file: JSONFile = None,
+) -> None:
+    """Federated learning on one machine: a method on a task, its last, average and adaptive output."""
+    order = fl.Order(
+        console,
+        CellStore(out / "cells"),
+        named("task", task, federated.tasks()),
+        named("method", method, federated.known_names()),
+        tuple(_integers("seeds", seeds)),
+        _preset(preset),
+        rounds,
+        Participation(fraction, dropout),
+        value,
+        _device(device) or "cpu",
+        _precision(precision),
+        data_folder,
+    )
+    tried = None
+    if tune:
+        require(value is None, "value must not be given together with tune", value)
+        order, tried = fl.tune(order)
+    record = fl.report(order)
+    wrote_json(console, json_file, record if tried is None else {**record, "tried": tried})
+
+
 @app.command("reproduce")
 def reproduce(
     name: Annotated[str, typer.Argument(help="A table or figure; see --list.")] = "",
     list_all: Annotated[bool, typer.Option("--list", help="List what can be reproduced.")] = False,  # noqa: FBT002
-    preset: Annotated[
-        str, typer.Option(help="published: what made the paper's numbers; text: what its text says.")
-    ] = "published",
-    out: Annotated[Path, typer.Option(help="Folder for pictures and for the cells of finished work.")] = Path("out"),
-    workers: Annotated[int, typer.Option(help="Processes, one thread each.")] = 2,
-    json_file: Annotated[Path | None, typer.Option("--json", help="Write the table to this file.")] = None,
+    preset: Preset = "published",
+    out: Out = Path("out"),
+    json_file: JSONFile = None,
+    workers: Annotated[int | None, typer.Option(help="Processes, one thread each; 2 if not given.")] = None,
+    task: Annotated[str | None, typer.Option(help="Federated tasks, separated by commas.")] = None,
+    methods_: Annotated[str | None, typer.Option("--methods", help="Methods, separated by commas.")] = None,
+    seeds: Annotated[str | None, typer.Option(help="Seeds, separated by commas.")] = None,
+    rounds: Rounds = None,
+    device: Device = None,
+    precision: Kind = None,
+    data_folder: Data = None,
 ) -> None:
     """Reproduce a table or a figure of the paper. Finished work is kept and not repeated."""
     items = catalogue.items()
@@ -175,14 +239,62 @@ def reproduce(
             table.add_row(key, item.label, item.number, item.caption)
         console.print(table)
         return
-    presets = ("published", "text")
-    if preset not in presets:
-        raise ValueError(f"preset must be one of {', '.join(presets)}; found {preset!r}")
-    if workers < 1:
-        raise ValueError(f"workers must be at least 1; found {workers}")
-    item = items[named("name", name, items)]
-    request = catalogue.Request(console, out, "published" if preset == "published" else "text", workers, json_file)
-    item.run(request)
+    name = named("name", name, items)
+    request = Request(
+        console,
+        out,
+        _preset(preset),
+        json_file,
+        workers,
+        None if task is None else _names("task", task, federated.tasks()),
+        None if methods_ is None else _names("method", methods_, federated.known_names()),
+        None if seeds is None else tuple(_integers("seeds", seeds)),
+        rounds,
+        _device(device),
+        _precision(precision),
+        data_folder,
+    )
+    require(workers is None or workers >= 1, "workers must be at least 1", workers)
+    for option in dataclasses.fields(Request):
+        given = option.default is None and getattr(request, option.name) is not None
+        heeded = option.name in items[name].takes
+        flag = "json" if option.name == "json_file" else option.name
+        require(heeded or not given, f"{name} does not take --{flag}", getattr(request, option.name))
+    items[name].run(request)
+
+
+@runs_app.command("import")
+def runs_import(
+    folder: Annotated[Path, typer.Argument(help="A folder of cells.")],
+    out: Out = Path("out"),
+) -> None:
+    """Take the cells of another machine. What is not a whole cell is refused."""
+    store = CellStore(out / "cells")
+    found = runs.import_cells(folder, store)
+    say(console, f"{found.new} new, {found.known} known, {len(found.refused)} refused; cells are in {store.folder}")
+    for file, reason in found.refused.items():
+        say(console, f"refused: {file}: {reason}")
+    if found.refused:
+        raise typer.Exit(1)
+
+
+@runs_app.command("list")
+def runs_list(out: Out = Path("out")) -> None:
+    """Count the cells, by experiment, task and method."""
+    for folder in (out / "cells", COMMITTED):
+        found = runs.count(folder)
+        if not found:
+            say(console, f"{folder}: no cells")
+            continue
+        table = Table("experiment", "task", "method", "cells", "used", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+        for group, number in sorted(found.items()):
+            used_in = "yes" if group.in_tables else "no"
+            table.add_row(group.experiment, group.task, group.method, str(number), used_in)
+        console.print(table)
+        used = sum(number for group, number in found.items() if group.in_tables)
+        say(
+            console, f"{folder}: {found.total()} cells, {found.total() - used} of them used by no table of this version"
+        )
 
 
 @data.command("list")
@@ -217,9 +329,36 @@ def data_fetch(
 
 def _integers(argument: str, text: str) -> list[int]:
     try:
-        return [int(part) for part in text.split(",")]
+        numbers = [int(part) for part in text.split(",")]
     except ValueError:
         raise ValueError(f"{argument} must be whole numbers separated by commas; found {text!r}") from None
+    require(len(set(numbers)) == len(numbers), f"{argument} must differ from each other", repr(text))
+    return numbers
+
+
+def _names(kind: str, text: str, known: Iterable[str]) -> tuple[str, ...]:
+    known = list(known)
+    return tuple(named(kind, part.strip(), known) for part in text.split(","))
+
+
+def _preset(name: str) -> federated.Preset:
+    require(name in {"published", "text"}, "preset must be one of published, text", repr(name))
+    return "published" if name == "published" else "text"
+
+
+def _precision(name: str | None) -> Precision | None:
+    known: dict[str, Precision] = {"float32": "float32", "tf32": "tf32", "bfloat16": "bfloat16"}
+    return None if name is None else known[named("precision", name, known)]
+
+
+def _device(name: str | None) -> str | None:
+    if name is None:
+        return None
+    require(re.fullmatch(r"cpu|cuda(:\d+)?", name) is not None, "device must be cpu, cuda or cuda:N", repr(name))
+    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    there = name == "cpu" or int(name.partition(":")[2] or 0) < count
+    require(there, f"device must be there: torch finds {count or 'no'} GPU{'s' if count > 1 else ''}", name)
+    return name
 
 
 def _numbers(values: torch.Tensor) -> str:

@@ -26,11 +26,17 @@ COLOURS: dict[str, str] = {
     "OMDeg-TCH": "#8FA6D9",
     "AdaOMDeg-TCH": "#2B3F8C",
     "ExcessMTL": "#8C6D1F",
+    "AdaExcessMTL": "#5C4508",
+    "qFFL": "#999999",
+    "PropFair": "#5F5F5F",
+    "FedMGDA+": "#009E73",
+    "FedFV": "#66C2A4",
     "MGDA": "#009E73",
     "CR-MOGM": "#00614A",
     "Moco": "#66C2A4",
     "EPO": "#CC79A7",
     "FERERO": "#8E4585",
+    "FERERO (exact)": "#4B1D52",
     "PMTL": "#5D3A5A",
 }
 """One colour per method; families share a hue."""

@@ -8,7 +8,7 @@ import math
 import statistics
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from multiprocessing import get_context
 from typing import Any, Literal, NamedTuple
 
@@ -16,6 +16,7 @@ import torch
 
 from equipoise import metrics, preference
 from equipoise.conversion import Adaptive, Average, Conversion, Last
+from equipoise.experiments import paper
 from equipoise.experiments.cells import CellStore, Result, Spec
 from equipoise.problems import F6, KnownFront, problems
 from equipoise.simplex import Entropic, Euclidean
@@ -44,135 +45,8 @@ STEPS = 1000
 PREFERENCES = 10
 PROBLEMS = ("VLMOP2", "F1", "F2", "F3", "F4", "F5", "F6")
 
-PAPER: dict[str, tuple[tuple[float, float], ...]] = {
-    "LS": (
-        (0.042, 0.001),
-        (0.938, 0.065),
-        (1.005, 0.005),
-        (0.967, 0.018),
-        (1.002, 0.013),
-        (1.004, 0.019),
-        (0.989, 0.038),
-    ),
-    "TCH": (
-        (0.295, 0.000),
-        (1.011, 0.009),
-        (1.021, 0.009),
-        (1.015, 0.003),
-        (1.024, 0.016),
-        (1.027, 0.003),
-        (1.023, 0.006),
-    ),
-    "STCH": (
-        (0.291, 0.000),
-        (0.986, 0.007),
-        (0.995, 0.007),
-        (0.966, 0.004),
-        (1.004, 0.014),
-        (1.003, 0.007),
-        (1.014, 0.007),
-    ),
-    "OMDgd-TCH": (
-        (0.289, 0.001),
-        (0.970, 0.007),
-        (0.990, 0.003),
-        (0.950, 0.003),
-        (0.973, 0.003),
-        (0.983, 0.010),
-        (1.003, 0.004),
-    ),
-    "AdaOMDgd-TCH": (
-        (0.292, 0.000),
-        (0.992, 0.005),
-        (1.008, 0.004),
-        (0.970, 0.003),
-        (1.006, 0.013),
-        (1.014, 0.010),
-        (1.015, 0.004),
-    ),
-    "OMDeg-TCH": (
-        (0.269, 0.006),
-        (0.960, 0.010),
-        (0.992, 0.004),
-        (0.926, 0.024),
-        (0.942, 0.013),
-        (0.962, 0.016),
-        (0.977, 0.018),
-    ),
-    "AdaOMDeg-TCH": (
-        (0.270, 0.006),
-        (0.981, 0.009),
-        (1.006, 0.004),
-        (0.944, 0.021),
-        (0.979, 0.015),
-        (0.984, 0.026),
-        (0.990, 0.014),
-    ),
-    "ExcessMTL": (
-        (0.119, 0.011),
-        (0.931, 0.022),
-        (0.965, 0.026),
-        (0.986, 0.012),
-        (0.994, 0.005),
-        (0.993, 0.018),
-        (0.989, 0.016),
-    ),
-    "EPO": (
-        (0.283, 0.003),
-        (0.968, 0.003),
-        (0.953, 0.007),
-        (0.966, 0.003),
-        (0.957, 0.014),
-        (0.965, 0.024),
-        (0.952, 0.020),
-    ),
-    "FERERO": (
-        (0.289, 0.000),
-        (1.010, 0.008),
-        (1.001, 0.001),
-        (0.993, 0.005),
-        (0.996, 0.009),
-        (1.002, 0.014),
-        (0.995, 0.009),
-    ),
-    "MGDA": (
-        (0.232, 0.006),
-        (0.963, 0.015),
-        (0.970, 0.015),
-        (0.981, 0.013),
-        (0.970, 0.014),
-        (0.956, 0.018),
-        (0.994, 0.010),
-    ),
-    "CR-MOGM": (
-        (0.231, 0.006),
-        (0.963, 0.015),
-        (0.971, 0.014),
-        (0.982, 0.013),
-        (0.970, 0.014),
-        (0.958, 0.017),
-        (0.993, 0.010),
-    ),
-    "Moco": (
-        (0.255, 0.011),
-        (0.956, 0.023),
-        (0.977, 0.014),
-        (0.979, 0.021),
-        (0.992, 0.034),
-        (0.981, 0.024),
-        (0.989, 0.035),
-    ),
-    "PMTL": (
-        (0.208, 0.028),
-        (0.883, 0.021),
-        (0.892, 0.022),
-        (0.884, 0.004),
-        (0.887, 0.019),
-        (0.880, 0.043),
-        (0.884, 0.011),
-    ),
-}
-"""tab:hv: mean and standard deviation of the hypervolume, in the order of PROBLEMS."""
+PAPER = paper.HYPERVOLUMES
+"""In the order of PROBLEMS."""
 
 _FIRST_TOLERANCES = {"TCH": (0.001, 0.02), "FERERO": (0.002, 0.02), "Moco": (0.003, 0.003)}
 
@@ -243,6 +117,22 @@ def settings(preset: Preset) -> tuple[Setting, ...]:
         Setting("Moco", MoCo(1.0), Last(), 0.02),
         Setting("PMTL", PMTL(references), Last(), 0.01),
     )
+
+
+def both_step_sizes(preset: Preset) -> list[Setting]:
+    """Every row with either step size, for the claim that it makes no difference."""
+    return [
+        replace(row, method=f"{row.method} η={eta}", step_size=eta) for row in settings(preset) for eta in (0.01, 0.02)
+    ]
+
+
+def excess_settings() -> list[Setting]:
+    """ExcessMTL with many settings, for the claim that its result is no artefact of them."""
+    return [
+        Setting(f"η_λ={lam:g}, η={eta}", ExcessRisk(lam), Last(), eta)
+        for lam in (0.01, 0.1, 1.0, 10.0)
+        for eta in (0.01, 0.02)
+    ]
 
 
 def problem_of(name: str, preset: Preset) -> KnownFront:

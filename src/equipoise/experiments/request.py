@@ -1,0 +1,97 @@
+"""What a user asks `equipoise reproduce` for, and how the answer is shown while it is made."""
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+from equipoise.experiments.cells import CellStore, write_atomically
+from equipoise.federated import Precision
+
+__all__ = ["Item", "Request", "bar", "say", "wrote", "wrote_json"]
+
+
+@dataclass(frozen=True)
+class Request:
+    """What the user asked for; None where it was left to the item.
+
+    Attributes:
+        console: Where to print.
+        out: Folder for pictures, and for cells in its `cells`.
+        preset: Which settings.
+        json_file: Where a table is to be written besides.
+        workers: Processes.
+        task: Names of federated tasks.
+        methods: Names of methods.
+        seeds: Seeds.
+        rounds: Rounds of a federated task.
+        device: Where federated runs happen.
+        precision: Of their layers' products.
+        data: Where to look for data first.
+    """
+
+    console: Console
+    out: Path
+    preset: Literal["published", "text"]
+    json_file: Path | None = None
+    workers: int | None = None
+    task: tuple[str, ...] | None = None
+    methods: tuple[str, ...] | None = None
+    seeds: tuple[int, ...] | None = None
+    rounds: int | None = None
+    device: str | None = None
+    precision: Precision | None = None
+    data: Path | None = None
+
+    @property
+    def store(self) -> CellStore:
+        """The user's cells, with those that come with a checkout behind them."""
+        return CellStore(self.out / "cells")
+
+
+@dataclass(frozen=True)
+class Item:
+    """A table or a figure.
+
+    Attributes:
+        label: Its LaTeX label in the paper.
+        number: Its printed number.
+        caption: What it shows.
+        run: What makes it.
+        takes: The attributes of a request that it heeds, besides console, out and preset.
+    """
+
+    label: str
+    number: str
+    caption: str
+    run: Callable[[Request], None]
+    takes: frozenset[str]
+
+
+def bar(console: Console) -> Progress:
+    """A progress bar, on a terminal only."""
+    return Progress(
+        TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn(),
+        console=console, transient=True, disable=not console.is_terminal,
+    )  # fmt: skip
+
+
+def say(console: Console, text: str) -> None:
+    """Print a line as it is."""
+    console.print(text, highlight=False, markup=False, soft_wrap=True)
+
+
+def wrote(request: Request, paths: Sequence[Path]) -> None:
+    """Say which pictures were written."""
+    say(request.console, "wrote " + ", ".join(str(path) for path in paths))
+
+
+def wrote_json(console: Console, path: Path | None, record: Any) -> None:  # noqa: ANN401
+    """Write a record to a file, if one was asked for, and say so."""
+    if path is not None:
+        write_atomically(path, json.dumps(record, indent=1))
+        say(console, f"wrote {path}")

@@ -1,0 +1,154 @@
+"""Cells of other machines: taken in, and counted."""
+
+import json
+import re
+from collections import Counter
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from equipoise.errors import require
+from equipoise.experiments import federated, synthetic
+from equipoise.experiments.cells import CellStore, cell_name, write_atomically
+from equipoise.experiments.federated import EXACT_FERERO, METHODS, SEEDS, Preset
+
+__all__ = ["Group", "Imported", "count", "import_cells"]
+
+PRESETS: tuple[Preset, ...] = ("published", "text")
+
+
+class Imported(NamedTuple):
+    """What became of the files of a folder."""
+
+    new: int
+    known: int
+    refused: dict[str, str]
+    """Names of files, and why each was refused."""
+
+
+class Group(NamedTuple):
+    """Cells of one kind."""
+
+    experiment: str
+    task: str
+    method: str
+    """The names under which tables have it, or its weighting."""
+    in_tables: bool
+    """Whether a table of this version uses them."""
+
+
+def import_cells(folder: Path, store: CellStore) -> Imported:
+    """Copy the whole cells of a folder into a store. A cell that is there already is left as it is.
+
+    Args:
+        folder: Where they lie; hidden files and folders in it are passed over.
+        store: Where they go.
+    """
+    require(folder.is_dir(), "the folder to import must exist", folder)
+    new = known = 0
+    refused = {}
+    for path in sorted(p for p in folder.iterdir() if p.is_file() and not p.name.startswith(".")):
+        try:
+            spec = _read(path)["spec"]
+        except ValueError as error:
+            refused[path.name] = str(error)
+            continue
+        if store.read(spec) is not None:
+            known += 1
+        else:
+            write_atomically(store.folder / path.name, path.read_text(encoding="utf-8"))
+            new += 1
+    return Imported(new, known, refused)
+
+
+def count(folder: Path) -> Counter[Group]:
+    """How many cells of each kind a folder has."""
+    used, labels = _used(), _labels()
+    found: Counter[Group] = Counter()
+    for path in sorted(folder.glob("*.json")) if folder.is_dir() else ():
+        try:
+            spec = _read(path)["spec"]
+        except ValueError:
+            continue
+        found[_group(spec, labels, in_tables=path.name in used)] += 1
+    return found
+
+
+def _read(path: Path) -> dict[str, Any]:
+    """A cell, if the file is one.
+
+    Raises:
+        ValueError: It is not; the message says why.
+    """
+    try:
+        cell = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError:
+        raise ValueError("not a whole JSON file") from None
+    sound = isinstance(cell, dict) and all(isinstance(cell.get(key), dict) for key in ("spec", "result"))
+    if not sound:
+        raise ValueError("not a cell: it must hold spec and result")
+    if cell_name(cell["spec"]) != path.name:
+        raise ValueError(f"name and content do not belong together: it must be called {cell_name(cell['spec'])}")
+    known: dict[str, Any] = cell
+    return known
+
+
+def _group(spec: dict[str, Any], labels: "_Labels", *, in_tables: bool) -> Group:
+    experiment, weighting = str(spec.get("experiment")), str(spec.get("weighting"))
+    kind = weighting.partition("(")[0]
+    if experiment != "federated":
+        return Group(experiment, str(spec.get("problem")).partition("(")[0], kind, in_tables)
+    text = str(spec.get("task"))
+    task = _ROUNDS.sub("", text)
+    rounds, data = _ROUNDS.search(text), _DATA.search(text)
+    name = labels.tasks.get(task, f"{data[1] if data else ''}, another task")
+    methods = labels.methods.get((task, weighting, str(spec.get("transform"))), f"{kind}, other settings")
+    return Group(experiment, f"{name}, {rounds[1]} rounds" if rounds else name, methods, in_tables)
+
+
+_ROUNDS = re.compile(r"rounds=(\d+)")
+_DATA = re.compile(r"data='([^']*)'")
+
+
+class _Labels(NamedTuple):
+    """The names of what cells hold as settings."""
+
+    tasks: dict[str, str]
+    """By a task without its rounds."""
+    methods: dict[tuple[str, str, str], str]
+    """By that, weighting and transform: the rows of the table that share the trajectory."""
+
+
+@cache
+def _labels() -> _Labels:
+    tasks: dict[str, str] = {}
+    methods: dict[tuple[str, str, str], str] = {}
+    for preset, name, row in _rows():
+        task = _ROUNDS.sub("", repr(federated.tasks(preset)[name]))
+        tasks[task] = name if preset == "published" else f"{name} ({preset})"
+        key = (task, repr(row.method.weighting), repr(row.method.transform))
+        methods[key] = f"{methods[key]}, {row.name}" if key in methods else row.name
+    return _Labels(tasks, methods)
+
+
+def _rows() -> Iterator[tuple[Preset, str, federated.Row]]:
+    for preset in PRESETS:
+        for name in federated.tasks(preset):
+            for method in (*METHODS, EXACT_FERERO):
+                yield preset, name, federated.row(method, name, preset)
+
+
+@cache
+def _used() -> set[str]:
+    """The names of all cells that the tables of this version can ask for, with their own seeds and rounds."""
+    names = set()
+    for preset, task_name, row in _rows():
+        task = federated.tasks(preset)[task_name]
+        names |= {cell_name(federated.spec(task, row.method, seed)) for seed in SEEDS}
+    for preset in PRESETS:
+        rows = (*synthetic.settings(preset), *synthetic.both_step_sizes(preset), *synthetic.excess_settings())
+        for setting in rows:
+            for problem in synthetic.PROBLEMS:
+                names |= {cell_name(synthetic.cell_spec(preset, problem, setting, s)) for s in synthetic.SEEDS}
+    return names

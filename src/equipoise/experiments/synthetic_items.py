@@ -1,0 +1,205 @@
+"""What `equipoise reproduce` shows of the synthetic problems: tables and figures of section 4.1 and appendix B.1."""
+
+import time
+from collections.abc import Iterator, Sequence
+
+import torch
+from rich import box
+from rich.table import Table
+
+from equipoise import preference
+from equipoise.conversion import Adaptive, Average, Last
+from equipoise.experiments import figures, synthetic
+from equipoise.experiments.cells import CellStore
+from equipoise.experiments.request import Item, Request, bar, wrote, wrote_json
+from equipoise.problems import VLMOP2
+from equipoise.simplex import Euclidean
+from equipoise.solver import Run, solve_many
+from equipoise.weighting import OMD, Linear, Tchebycheff
+
+WORKERS = 2
+
+
+def items() -> dict[str, Item]:
+    """Tables and figures by their names on the command line."""
+    table, figure = frozenset({"workers", "json_file"}), frozenset({"workers"})
+    return {
+        "table-hv": Item("tab:hv", "appendix B", "Hypervolumes of 14 methods on 7 problems", _table_hv, table),
+        "table-step-size": Item(
+            "-", "appendix B.1", "Claim: η_θ = 0.01 or 0.02 makes no difference", _table_step_size, table
+        ),
+        "table-excess": Item(
+            "-", "section 4.1", "Claim: ExcessMTL's result is no artefact of its settings", _table_excess, table
+        ),
+        "fig-adaptive": Item("fig:1", "Figure 1", "A sample run of the adaptive conversion", _fig_adaptive, figure),
+        "fig-vlmop2": Item("fig:2", "Figure 2", "Ten methods on VLMOP2", _fig_vlmop2, figure),
+        "fig-fronts": Item("fig:4, fig:8, fig:10", "appendix B", "All methods on all problems", _fig_fronts, figure),
+        "fig-middle-ground": Item("fig:9", "appendix B", "From LS to TCH by the step of λ", _fig_middle_ground, figure),
+    }
+
+
+# ------------------------------------------------------------------------------- tab:hv
+def _ensure(request: Request, names: Sequence[str], rows: Sequence[synthetic.Setting]) -> CellStore:
+    """Compute what is missing, with a progress bar."""
+    store = request.store
+    tasks = synthetic.missing(store, request.preset, names, rows)
+    started = time.perf_counter()
+    with bar(request.console) as shown:
+        job = shown.add_task("computing", total=len(tasks))
+        for _ in synthetic.compute(store, tasks, WORKERS if request.workers is None else request.workers):
+            shown.advance(job)
+    if tasks:
+        request.console.print(
+            f"computed in {time.perf_counter() - started:.0f} s; kept in {store.folder}", highlight=False
+        )
+    return store
+
+
+def _table_hv(request: Request) -> None:
+    preset = request.preset
+    store = _ensure(request, synthetic.PROBLEMS, synthetic.settings(preset))
+    cells = synthetic.table(store, preset)
+    console = request.console
+    console.print(_hv_table(cells, preset))
+    claimed = [cell for cell in cells if cell.within is not None]
+    if preset == "published":
+        outside = [cell for cell in claimed if not cell.within]
+        console.print(
+            f"{len(claimed) - len(outside)} of {len(claimed)} cells within tolerance of the paper", highlight=False
+        )
+        for cell in outside:
+            allowed = synthetic.tolerance(cell.method, cell.problem)
+            console.print(
+                f"outside: {cell.method} on {cell.problem}: {cell.mean:.4f}, paper {cell.paper[0]:.3f}, "
+                f"difference {cell.mean - cell.paper[0]:+.4f}, tolerance {allowed}",
+                highlight=False,
+            )
+    console.print(_imbalance_table(cells))
+    gone = {cell.method: 0 for cell in cells}
+    for cell in cells:
+        gone[cell.method] += cell.diverged
+    for method, number in gone.items():
+        if number:
+            console.print(f"{method}: {number} solutions diverged and do not count", highlight=False)
+    wrote_json(console, request.json_file, synthetic.as_json(cells, preset))
+
+
+def _hv_table(cells: Sequence[synthetic.TableCell], preset: synthetic.Preset) -> Table:
+    seeds = ", ".join(map(str, synthetic.SEEDS))
+    table = _grid(f"tab:hv, preset {preset}: hypervolume, mean and std over seeds {seeds}")
+    for method, row in _rows(cells):
+        table.add_row(
+            f"{method}\n[dim]std\npaper\nours − paper[/dim]",
+            *(
+                f"{cell.mean:.4f}{_MARKS[cell.within if preset == 'published' else None]}\n"
+                f"[dim]{cell.std:.3f} \n{cell.paper[0]:.3f} \n{cell.mean - cell.paper[0]:+.3f} [/dim]"
+                for cell in row
+            ),
+        )
+    return table
+
+
+_MARKS = {True: "✓", False: "✗", None: " "}
+
+
+def _imbalance_table(cells: Sequence[synthetic.TableCell]) -> Table:
+    table = _grid("preference accuracy: median of largest/smallest w_i f_i − 1")
+    for method, row in _rows(cells):
+        table.add_row(method, *(f"{c.imbalance:.1%}" if c.imbalance < 10 else "> 999%" for c in row))
+    return table
+
+
+def _grid(title: str) -> Table:
+    """A table with a column per problem, narrow enough for eighty characters."""
+    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    table.add_column("method", no_wrap=True)
+    for name in synthetic.PROBLEMS:
+        table.add_column(name, justify="right", no_wrap=True)
+    return table
+
+
+def _rows(cells: Sequence[synthetic.TableCell]) -> Iterator[tuple[str, list[synthetic.TableCell]]]:
+    for method in dict.fromkeys(cell.method for cell in cells):
+        yield method, [cell for cell in cells if cell.method == method]
+
+
+# ------------------------------------------------------------------------------- two claims of the appendix
+def _table_step_size(request: Request) -> None:
+    _sweep(request, synthetic.both_step_sizes(request.preset), "step-size")
+
+
+def _table_excess(request: Request) -> None:
+    _sweep(request, synthetic.excess_settings(), "excess")
+
+
+def _sweep(request: Request, rows: Sequence[synthetic.Setting], name: str) -> None:
+    store = _ensure(request, synthetic.PROBLEMS, rows)
+    cells = synthetic.table(store, request.preset, rows=rows)
+    table = _grid(f"hypervolume, preset {request.preset}, {name}")
+    for setting, row in _rows(cells):
+        table.add_row(setting, *(f"{cell.mean:.4f}" for cell in row))
+    request.console.print(table)
+    records = [{"setting": c.method, "problem": c.problem, "mean": c.mean, "std": c.std} for c in cells]
+    wrote_json(request.console, request.json_file, records)
+
+
+# ------------------------------------------------------------------------------- figures
+def _fig_adaptive(request: Request) -> None:
+    # θ is its own objective vector here, so that the output can be drawn among the iterates.
+    iterates = torch.tensor([[2.0, 2.0], [2.6, 2.5], [1.4, 1.5], [2.2, 0.8]])
+    wrote(request, figures.save(figures.conversion_steps(Adaptive(), iterates), request.out, "fig-adaptive"))
+
+
+_FIG2 = (
+    ("LS", "TCH", "STCH", "OMDgd-TCH", "AdaOMDgd-TCH"),
+    ("MGDA", "PMTL", "ExcessMTL", "EPO", "FERERO"),
+)
+_FRONTS = {
+    "fig-4": ("LS", "TCH", "MGDA", "CR-MOGM", "Moco"),
+    "fig-8": ("STCH", "OMDgd-TCH", "AdaOMDgd-TCH", "OMDeg-TCH", "AdaOMDeg-TCH"),
+    "fig-10": ("ExcessMTL", "PMTL", "EPO", "FERERO"),
+}
+
+
+def _fig_vlmop2(request: Request) -> None:
+    wanted = {name for row in _FIG2 for name in row}
+    rows = [row for row in synthetic.settings(request.preset) if row.method in wanted]
+    store = _ensure(request, ["VLMOP2"], rows)
+    found = {cell.method: figures.tensor(cell.losses) for cell in synthetic.table(store, request.preset, ["VLMOP2"])}
+    problem = VLMOP2()
+    panels = [[(problem, method, found[method]) for method in row] for row in _FIG2]
+    titles = {"OMDgd-TCH": "OMD-TCH", "AdaOMDgd-TCH": "AdaOMD-TCH"}
+    figure = figures.front_grid(panels, preference.linspace(synthetic.PREFERENCES), titles)
+    wrote(request, figures.save(figure, request.out, f"fig-vlmop2-{request.preset}"))
+
+
+def _fig_fronts(request: Request) -> None:
+    store = _ensure(request, synthetic.PROBLEMS, synthetic.settings(request.preset))
+    found = {(c.method, c.problem): figures.tensor(c.losses) for c in synthetic.table(store, request.preset)}
+    for name, names in _FRONTS.items():
+        panels = [
+            [(synthetic.problem_of(problem, request.preset), method, found[method, problem]) for method in names]
+            for problem in synthetic.PROBLEMS
+        ]
+        figure = figures.front_grid(panels, preference.linspace(synthetic.PREFERENCES), size=1.6)
+        for row, problem in zip(figure.axes[:: len(names)], synthetic.PROBLEMS, strict=True):
+            row.set_ylabel(f"{problem}\n$f_2$")
+        wrote(request, figures.save(figure, request.out, f"{name}-{request.preset}"))
+
+
+def _fig_middle_ground(request: Request) -> None:
+    steps = (0.001, 0.01, 0.03, 0.1, 1.0)
+    eta = torch.tensor(steps).reshape(-1, 1, 1)
+    runs = {
+        "LS": Run(Linear(), {"x": Last()}, 0.01),
+        "OMD": Run(OMD(eta, Euclidean()), {"x": Average()}, 0.02, sweep=(len(steps),)),
+        "TCH": Run(Tchebycheff(), {"x": Last()}, 0.01),
+    }
+    problem, weights = VLMOP2(), preference.linspace(synthetic.PREFERENCES)
+    found = solve_many(problem, weights, runs, seeds=synthetic.SEEDS, progress=request.console.is_terminal)
+    losses = {name: solution.losses["x"].to(torch.float64) for name, solution in found.items()}
+    row = [(problem, "LS", losses["LS"])]
+    row += [(problem, f"$\\eta_\\lambda$ = {value:g}", losses["OMD"][k]) for k, value in enumerate(steps)]
+    row.append((problem, "TCH", losses["TCH"]))
+    figure = figures.front_grid([row], weights)
+    wrote(request, figures.save(figure, request.out, "fig-middle-ground"))
