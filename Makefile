@@ -41,6 +41,7 @@ test-slow: $(STAMP)
 bench: $(STAMP)
 	$(PY) benchmarks/kernels.py
 	$(PY) benchmarks/solver.py
+	$(PY) benchmarks/federated.py --check
 
 docs: $(STAMP)
 	$(PY) -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[docs]'

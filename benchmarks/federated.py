@@ -33,8 +33,8 @@ from equipoise.weighting import OMD
 
 CLAIMS = {
     ("cuda", "mnist"): 20.0,
-    ("cuda", "cifar tf32"): 5.0,
-    ("cuda", "cifar bfloat16"): 10.0,
+    ("cuda", "cifar tf32, 3 seeds"): 5.0,
+    ("cuda", "cifar bfloat16, 3 seeds"): 10.0,
     ("cpu", "digits"): 2.5,
     ("cpu", "mnist"): 0.8,
 }

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
+import equipoise
 from equipoise.datasets import MissingDataError
 
 ROOT = Path(__file__).parent.parent
@@ -34,10 +35,10 @@ def test_the_loop_of_the_readme_meets_its_preference():
     code = re.findall(r"^```python\n(.*?)^```", (ROOT / "README.md").read_text(), re.DOTALL | re.MULTILINE)[0]
     names: dict[str, object] = {}
     exec(compile(code, "block", "exec"), names)  # noqa: S102
-    preference, losses = names["preference"], names["losses"]
-    assert isinstance(preference, torch.Tensor)
+    mol, losses = names["mol"], names["losses"]
+    assert isinstance(mol, equipoise.MultiObjective)
     assert isinstance(losses, torch.Tensor)
-    weighted = preference * losses
+    weighted = mol.preference * losses
     assert float(weighted.max() / weighted.min()) < 1.02
 
 

@@ -107,7 +107,7 @@ class Graphed(Sequential):
 
     def _capture(self, params: Params, buffers: Params, batch: int, transform: Transform | None) -> _Capture:
         S, m = self.data.train.labels.shape[:2]
-        held = {name: t.repeat_interleave(m, 0) for name, t in params.items()}
+        held = {name: _channels_last(t.repeat_interleave(m, 0)) for name, t in params.items()}
         state = {name: t.repeat_interleave(m, 0) for name, t in buffers.items()}
         index = torch.zeros(S * m, batch, dtype=torch.int64, device=self.device)
         loss = torch.zeros(S * m, device=self.device)
@@ -142,6 +142,13 @@ class Graphed(Sequential):
         with _tuned_convolutions(), layer_products(self.precision, self.device):
             graph = capture(everyone, self.device)
         return _Capture(graph, held, state, index, loss, [leaves, states, streams, inputs, labels])
+
+
+def _channels_last(kernels: Tensor) -> Tensor:
+    """Convolution kernels (N, out, in, height, width) as they are multiplied: no step has to reorder them."""
+    if kernels.ndim != 5:
+        return kernels
+    return kernels.permute(0, 1, 3, 4, 2).contiguous().permute(0, 1, 4, 2, 3)
 
 
 @contextmanager
