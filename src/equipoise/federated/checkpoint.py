@@ -64,10 +64,12 @@ class Checkpoint:
             float(tensors["seconds"]),
         )
 
+    def due(self) -> bool:
+        """Whether it is time to write."""
+        return time.monotonic() - self.written >= self.seconds
+
     def keep(self, server: Server) -> None:
-        """Write the state if it is time to."""
-        if time.monotonic() - self.written < self.seconds:
-            return
+        """Write the state."""
         tensors = {
             **{f"params.{n}": t for n, t in server.params.items()},
             **{f"buffers.{n}": t for n, t in server.buffers.items()},

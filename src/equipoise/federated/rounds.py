@@ -104,8 +104,8 @@ def simulate(
         progress: Called after every round with the number of rounds done.
 
     Raises:
-        NonFiniteLossError: A client's loss is NaN or infinite; the message says whose and when. What the
-            checkpoint holds remains.
+        NonFiniteLossError: A client's loss is NaN or infinite; the message says whose and when (on a GPU one
+            round late, as it is not waited for). What the checkpoint holds remains.
     """
     where = _device(device)
     chosen = methods()[method] if isinstance(method, str) else method
@@ -132,17 +132,21 @@ def simulate(
     while server.round < task.rounds:
         began = time.perf_counter()
         run.advance(server)
+        last = server.round == task.rounds
+        looked_at = evaluate_every is not None and (server.round % evaluate_every == 0 or last)
+        if where.type == "cuda" and (looked_at or last):  # what follows is not part of the rounds' time
+            torch.cuda.synchronize(where)
         server.seconds += time.perf_counter() - began
-        if evaluate_every is not None and (server.round % evaluate_every == 0 or server.round == task.rounds):
+        if looked_at:
             for name, answer in run.answers(server).items():
                 train = worker.evaluate(answer, server.buffers, "train")
                 server.curves[name].append((server.round, train, worker.evaluate(answer, server.buffers, "test")))
-        if saved is not None:
+        if saved is not None and saved.due():
+            run.settle(server)
             saved.keep(server)
         if progress is not None:
             progress(server.round)
-    if where.type == "cuda":
-        torch.cuda.synchronize(where)
+    run.settle(server)
     answers = run.answers(server)
     return Result(
         answers,

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -24,6 +24,16 @@ Outputs = Mapping[str, Conversion[Any]]
 
 Curve = list[tuple[int, Evaluation, Evaluation]]
 """Rounds done, and an output on the clients' training and test samples then."""
+
+
+class Watched(NamedTuple):
+    """Losses that are still to be looked at."""
+
+    round: int
+    losses: Tensor
+    """(S, m) on the host, 0 where absent."""
+    arrived: torch.cuda.Event | None
+    """When they are there."""
 
 
 @dataclass
@@ -48,6 +58,7 @@ class Server:
     """Of every round, (S,)."""
     curves: dict[str, Curve]
     seconds: float = 0.0
+    watched: Watched | None = None
 
 
 @dataclass(frozen=True)
@@ -86,6 +97,7 @@ class Rounds:
 
     def advance(self, server: Server) -> None:
         """One round."""
+        self.settle(server)
         t, theta = server.round + 1, server.params
         drawn, mask, inclusion = self._participants(t)
         batches = draw_batches(self.task.work, self._counts, drawn, self.data.seeds, t)
@@ -105,7 +117,9 @@ class Rounds:
         if clients is not None:
             losses = _spread(losses, clients, len(self.preference))
             local = {name: _placed(t_, clients, theta[name], len(self.preference)) for name, t_ in local.items()}
-        _check_finite(losses, mask, self.data.seeds, t)
+        server.watched = _watch(losses if mask is None else losses.masked_fill(~mask, 0.0), t)
+        if server.watched.arrived is None:
+            self.settle(server)
         if mask is not None:  # what a silent client has does not reach the server: 0 · NaN would
             local = {n: torch.where(batch_mask(mask, v), v, theta[n].unsqueeze(1)) for n, v in local.items()}
 
@@ -119,6 +133,25 @@ class Rounds:
         server.losses.append(losses.clone() if mask is None else losses.masked_fill(~mask, torch.nan))
         server.coefficients.append(c)
         server.archive.append(self._archive_size(server))
+
+    def settle(self, server: Server) -> None:
+        """Look at the losses of the last round; on a GPU they are only here by now, and were not waited for.
+
+        Raises:
+            NonFiniteLossError: One of them is NaN or infinite.
+        """
+        watched, server.watched = server.watched, None
+        if watched is None:
+            return
+        if watched.arrived is not None:
+            watched.arrived.synchronize()
+        bad = ~torch.isfinite(watched.losses)
+        if bool(bad.any()):
+            s, client = (int(place[0]) for place in torch.nonzero(bad, as_tuple=True))
+            raise NonFiniteLossError(
+                f"loss must be finite; found {watched.losses[s, client].item()} for client {client}, "
+                f"seed {self.data.seeds[s]}, round {watched.round}"
+            )
 
     def _participants(self, t: int) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
         """Who works (S, k) (on the CPU), who is heard (S, m), and how probable that was; None thrice for everyone."""
@@ -257,11 +290,12 @@ def _mean_buffers(old: dict[str, Tensor], sent: dict[str, Tensor], heard: Tensor
     return new
 
 
-def _check_finite(losses: Tensor, mask: Tensor | None, seeds: Sequence[int], t: int) -> None:
-    finite = torch.isfinite(losses) if mask is None else torch.isfinite(losses) | ~mask
-    if bool(finite.all()):
-        return
-    s, client = (int(place[0]) for place in torch.nonzero(~finite, as_tuple=True))
-    raise NonFiniteLossError(
-        f"loss must be finite; found {losses[s, client].item()} for client {client}, seed {seeds[s]}, round {t}"
-    )
+def _watch(losses: Tensor, t: int) -> Watched:
+    """The losses of round t, on their way to the host if they are not there."""
+    if not losses.is_cuda:
+        return Watched(t, losses, None)
+    host = torch.empty(losses.shape, dtype=losses.dtype, pin_memory=True)
+    host.copy_(losses, non_blocking=True)
+    arrived = torch.cuda.Event()  # type: ignore[no-untyped-call]
+    arrived.record()
+    return Watched(t, host, arrived)
