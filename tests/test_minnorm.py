@@ -10,7 +10,7 @@ from scipy.optimize import nnls
 from torch import Tensor
 
 from equipoise import minnorm
-from equipoise.minnorm import min_norm
+from equipoise.minnorm import min_norm, min_norm_at
 
 SIZES = [2, 3, 4, 7, 12, 20, 40]
 
@@ -275,3 +275,37 @@ def test_the_answer_is_a_constant_in_float64():
 def test_bad_shapes_are_named(shape: tuple[int, ...]):
     with pytest.raises(ValueError, match=r"gramian must have shape \(\*B, m, m\)"):
         min_norm(torch.ones(shape))
+
+
+# --- on another plane than the simplex's
+
+
+@pytest.mark.parametrize("m", [2, 3, 5, 9])
+def test_on_the_plane_of_ones_it_is_min_norm(m: int):
+    for J in (randn(8, m, m + 2, seed=m), scales(8, m) * randn(8, m, m + 2, seed=m), randn(8, m, m - 1, seed=m)):
+        found = min_norm_at(J @ J.mT, torch.ones(m))
+        d, expected = ((a.unsqueeze(-2) @ J).squeeze(-2) for a in (found, min_norm(J @ J.mT)))
+        torch.testing.assert_close(found.sum(-1), torch.ones(8, dtype=torch.float64), rtol=1e-12, atol=0)
+        torch.testing.assert_close(d, expected, rtol=1e-9, atol=1e-9 * J.norm(dim=-1).amin().item())
+
+
+@pytest.mark.parametrize("m", [2, 3, 5, 9])
+def test_a_level_of_any_signs_by_its_optimality_conditions(m: int):
+    J, level = scales(20, m) * randn(20, m, m + 2, seed=m), randn(20, m, seed=m + 1)
+    level[:, 0] = level[:, 0].abs() + 0.1
+    alpha = min_norm_at(J @ J.mT, level)
+    assert (alpha >= 0).all()
+    torch.testing.assert_close((alpha * level).sum(-1), torch.ones(20, dtype=torch.float64), rtol=1e-9, atol=0)
+    d = (alpha.unsqueeze(-2) @ J).squeeze(-2)
+    slack = (J @ d.unsqueeze(-1)).squeeze(-1) - d.square().sum(-1, keepdim=True) * level
+    size = J.norm(dim=-1) * d.norm(dim=-1, keepdim=True)
+    assert (slack >= -1e-9 * size).all()
+    assert (torch.where(alpha > 0, slack, 0.0).abs() <= 1e-9 * size).all()
+
+
+def test_where_no_level_is_positive_there_is_no_solution():
+    K = torch.eye(3, dtype=torch.float64)
+    assert min_norm_at(K, torch.tensor([0.0, -1.0, -2.0])).tolist() == [0, 0, 0]
+    K[0, 0] = 0
+    assert min_norm_at(K, torch.tensor([1.0, 0.0, 0.0])).tolist() == [0, 0, 0]
+    assert min_norm_at(K, torch.tensor([1.0, 2.0, 4.0]), torch.tensor([True, True, False])).tolist() == [0, 0.5, 0]

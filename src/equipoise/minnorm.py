@@ -7,7 +7,7 @@ from torch import Tensor
 
 from equipoise.errors import require
 
-__all__ = ["min_norm"]
+__all__ = ["min_norm", "min_norm_at"]
 
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
@@ -52,6 +52,40 @@ def min_norm(gramian: Tensor, mask: Tensor | None = None) -> Tensor:
     rows = np.ones(shape, np.bool_) if part is None else part.cpu().numpy()
     alpha = _active_set(K.cpu().to(torch.float64).numpy().reshape(-1, m, m), rows.reshape(-1, m))
     return torch.from_numpy(alpha).reshape(shape).to(device=K.device, dtype=wide)
+
+
+def min_norm_at(gramian: Tensor, level: Tensor, mask: Tensor | None = None) -> Tensor:
+    r"""Solve min αᵀKα over {α ≥ 0, l·α = 1}, as accurately as `min_norm`, which is l = (1, …, 1).
+
+    Args:
+        gramian: K, symmetric positive semi-definite, finite, shape (*B, m, m).
+        level: l of any signs, broadcastable to (*B, m).
+        mask: False for rows that do not take part, broadcastable to (*B, m); nor do rows of length 0.
+
+    Returns:
+        α in float64, shape (*B, m), 0 for rows that take no part; all 0 where none of these has l_i > 0.
+
+    Example:
+        >>> min_norm_at(torch.tensor([[1.0, -1.0], [-1.0, 2.0]]), torch.tensor([1.0, 0.0]))
+        tensor([1.0000, 0.5000], dtype=torch.float64)
+    """
+    shape, m = gramian.shape[:-1], gramian.shape[-1]
+    K = gramian.detach().cpu().to(torch.float64).numpy().reshape(-1, m, m)
+    height = level.detach().to(device="cpu", dtype=torch.float64).expand(shape).numpy().reshape(-1, m)
+    part = np.ones_like(height, np.bool_) if mask is None else mask.expand(shape).cpu().numpy().reshape(-1, m)
+    square = np.diagonal(K, axis1=-2, axis2=-1)
+    use = part & (square > np.finfo(np.float64).tiny)
+    s = np.sqrt(np.where(use, square, 1.0))
+    c = np.where(use, height / s, 0.0)
+    top = c.max(-1, keepdims=True)
+    use = use & (top > 0)
+    top = np.where(top > 0, top, 1.0)
+    C = np.where(use[:, :, None] & use[:, None, :], K / s[:, :, None] / s[:, None, :], np.eye(m))
+    with np.errstate(all="ignore"):  # dependent rows, which the search leaves behind
+        b = _search(C, c / top, use)
+    wide = torch.float32 if gramian.device.type == "mps" else torch.float64
+    alpha = np.where(use, b / s / top, 0.0)
+    return torch.from_numpy(alpha).reshape(shape).to(device=gramian.device, dtype=wide)
 
 
 def _pair(K: Tensor, part: Tensor | None) -> Tensor:

@@ -63,7 +63,7 @@ def test_the_table_is_the_caller_s_own():
 
 # --- what a server multiplies by m
 
-OWN_LENGTH = {"qFFL", "FedMGDA+", "FedFV", "FERERO", "PMTL"}
+OWN_LENGTH = {"qFFL", "FedMGDA+", "FedFV", "FERERO", "PMTL", "PCGrad", "CAGrad", "Nash-MTL", "UPGrad", "Aligned-MTL"}
 """Their coefficients do not sum to one, nor to 1/m."""
 
 
@@ -110,6 +110,12 @@ def test_times_m_where_they_are_dual_coefficients_sum_to_one(name: str, m: int):
         (eq.FedFV(0.1), False),
         (eq.EPO(), False),
         (eq.FERERO(), False),
+        (eq.PCGrad(), False),
+        (eq.CAGrad(), False),
+        (eq.IMTLG(), False),
+        (eq.NashMTL(), False),
+        (eq.UPGrad(), False),
+        (eq.AlignedMTL(), False),
     ],
     ids=repr,
 )

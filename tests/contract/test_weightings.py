@@ -161,7 +161,7 @@ def assert_close(left: Any, right: Any, tolerance: float = 1e-12) -> None:
 
 @every
 def test_it_is_a_frozen_description(weighting: Any):
-    field = dataclasses.fields(weighting)[0].name
+    field = next((field.name for field in dataclasses.fields(weighting)), "needs")  # some have no settings
     with pytest.raises(dataclasses.FrozenInstanceError):
         setattr(weighting, field, None)
     assert dataclasses.replace(weighting) == weighting
@@ -331,7 +331,8 @@ def test_what_is_shared_by_the_batch_may_be_given_once(weighting: Weighting[Any]
     assert_same(once[1], each[1])
 
 
-@over(SYMMETRIC)
+# PCGrad draws an order of the objectives by their places: permuting them permutes its coefficients in law only.
+@over({name: w for name, w in SYMMETRIC.items() if not isinstance(w, eq.PCGrad)})
 def test_permuting_the_objectives_permutes_the_coefficients(weighting: Weighting[Any]):
     order = torch.tensor([2, 0, 3, 1])
 

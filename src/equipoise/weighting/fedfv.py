@@ -8,7 +8,7 @@ from torch import Tensor
 
 from equipoise.batch import Number, per_instance
 from equipoise.errors import require
-from equipoise.weighting.local import observe_local
+from equipoise.weighting.local import apply, norm, observe_local
 from equipoise.weighting.protocol import Weighting, working_dtype
 
 _ROUNDING = 1e-12
@@ -80,10 +80,10 @@ class FedFV(Weighting[FedFVState]):
         K, mean = seen.gramian, seen.weight
         height = torch.where(seen.valid, losses.detach().to(mean), 0.0)
         order = torch.where(seen.present, height, torch.inf).argsort(dim=-1, stable=True)
-        c = _apply(self._free_of_conflicts(K, order, seen.present).mT, mean)
+        c = apply(self._free_of_conflicts(K, order, seen.present).mT, mean)
         if self.tau > 0:
             c = torch.where(state.step >= self.tau, _off_conflicts(K, c), c)
-        length, target = _length(K, c), _length(K, mean)
+        length, target = norm(K, c), norm(K, mean)
         # Below that, what is left of ḡ is rounding.
         spread = (c.abs() * K.diagonal(dim1=-2, dim2=-1).clamp_min(0.0).sqrt()).sum(-1, keepdim=True)
         real = length > 1e-7 * spread
@@ -103,7 +103,7 @@ class FedFV(Weighting[FedFVState]):
         for j in order.unsqueeze(-2).unbind(-1):  # (*B, 1): one client of every problem
             other = index == j
             column = K.gather(-1, j.unsqueeze(-2).expand(*K.shape[:-1], 1)).squeeze(-1)
-            dot = _apply(rows, column)
+            dot = apply(rows, column)
             square = torch.where(other, column, 0.0).sum(-1, keepdim=True)
             meets = moves & ~other & (dot < 0) & (square > 0)
             share = torch.where(meets, dot / torch.where(square > 0, square, 1.0), 0.0)
@@ -113,19 +113,10 @@ class FedFV(Weighting[FedFVState]):
 
 def _off_conflicts(K: Tensor, c: Tensor) -> Tensor:
     """ḡ = Σ c_i g_i projected off the sum of the g_j that point against it, (*B, m)."""
-    dot = _apply(K, c)
-    size = _length(K, c) * K.diagonal(dim1=-2, dim2=-1).clamp_min(0.0).sqrt()
+    dot = apply(K, c)
+    size = norm(K, c) * K.diagonal(dim1=-2, dim2=-1).clamp_min(0.0).sqrt()
     # A gradient that ḡ was just projected off is orthogonal to it, to rounding: no conflict.
     against = (dot < -_ROUNDING * size).to(K)
-    square = (against * _apply(K, against)).sum(-1, keepdim=True)
+    square = (against * apply(K, against)).sum(-1, keepdim=True)
     share = (against * dot).sum(-1, keepdim=True) / torch.where(square > 0, square, 1.0)
     return c - torch.where(square > 0, share, 0.0) * against
-
-
-def _apply(matrix: Tensor, x: Tensor) -> Tensor:
-    return (matrix @ x.unsqueeze(-1)).squeeze(-1)
-
-
-def _length(K: Tensor, c: Tensor) -> Tensor:
-    """‖Σ c_i g_i‖, (*B, 1)."""
-    return (c * _apply(K, c)).sum(-1, keepdim=True).clamp_min(0.0).sqrt()

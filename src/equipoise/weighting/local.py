@@ -9,7 +9,7 @@ from equipoise.batch import constant, fit
 from equipoise.weighting.protocol import Ideal, emit, observe
 from equipoise.weighting.reweighted import weigh_gramian
 
-__all__ = ["Local", "Target", "observe_local", "ray"]
+__all__ = ["Local", "Target", "apply", "norm", "observe_local", "ray"]
 
 Target = Literal["inverse", "direct"]
 """Where a preference points: f ∝ 1/w, as for Tchebycheff scalarization, or f ∝ w."""
@@ -79,3 +79,13 @@ def ray(weight: Tensor, target: Target, present: Tensor) -> Tensor:
     along = torch.where(present, along, 0.0)
     length: Tensor = torch.linalg.vector_norm(along, dim=-1, keepdim=True)
     return along / torch.where(length > 0, length, 1.0)
+
+
+def apply(matrix: Tensor, x: Tensor) -> Tensor:
+    """A matrix (*B, n, m) times a vector (*B, m), shape (*B, n)."""
+    return (matrix @ x.unsqueeze(-1)).squeeze(-1)
+
+
+def norm(gramian: Tensor, c: Tensor) -> Tensor:
+    """The norm of Σ c_i g_i, (*B, 1), from K (*B, m, m) and c (*B, m)."""
+    return (c * apply(gramian, c)).sum(-1, keepdim=True).clamp_min(0.0).sqrt()

@@ -1,0 +1,52 @@
+"""Independent component alignment (Aligned-MTL)."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from equipoise.weighting.local import observe_local
+from equipoise.weighting.protocol import Stateless, Weighting
+
+
+@dataclass(frozen=True)
+class AlignedMTL(Weighting[Stateless]):
+    r"""Aligned-MTL (Senushkin et al. 2023): the gradients are turned and rescaled until they are orthogonal and equal.
+
+    With the eigenvalues ℓ_k and eigenvectors v_k of the Gramian K and ℓ_min the smallest eigenvalue that is not 0,
+
+        c = √ℓ_min Σ_k ℓ_k^(−1/2) v_k v_kᵀ w,
+
+    so that Jᵀc = √ℓ_min Σ w_i q_i, the q_i being the orthonormal vectors nearest to the gradients. The preference
+    w is the publication's. Entries of c may be negative. Where all gradients are 0, c = w.
+
+    An eigenvalue counts as 0 if it is below m times the precision of the Gramian, relative to the largest.
+    """
+
+    needs: ClassVar[frozenset[str]] = frozenset({"gramian"})
+
+    def init(self, losses: Tensor, **extra: Tensor) -> Stateless:
+        """No state."""
+        return Stateless()
+
+    def update(  # type: ignore[override]
+        self,
+        losses: Tensor,
+        state: Stateless,
+        preference: Tensor,
+        *,
+        gramian: Tensor,
+        mask: Tensor | None = None,
+        inclusion: Tensor | None = None,
+        **extra: Tensor,
+    ) -> tuple[Tensor, Stateless]:
+        """Coefficients √ℓ_min K^(−1/2) w, shape (*B, m)."""
+        seen = observe_local(losses, preference, 0.0, gramian=gramian, mask=mask, inclusion=inclusion, **extra)
+        value, vector = torch.linalg.eigh(seen.gramian)
+        kept = value > losses.shape[-1] * torch.finfo(gramian.dtype).eps * value[..., -1:].clamp_min(0.0)
+        value = torch.where(kept, value, torch.inf)
+        least = value.amin(-1, keepdim=True)
+        ratio = torch.where(kept, least / value, 0.0).sqrt()
+        c = (vector @ (ratio.unsqueeze(-1) * (vector.mT @ seen.weight.unsqueeze(-1)))).squeeze(-1)
+        return seen.coefficients(torch.where(kept.any(-1, keepdim=True), c, seen.weight), losses), state

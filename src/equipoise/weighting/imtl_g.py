@@ -1,0 +1,76 @@
+"""Impartial multi-task learning on gradients (IMTL-G)."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from equipoise.weighting.local import observe_local
+from equipoise.weighting.protocol import Stateless, Weighting
+
+
+@dataclass(frozen=True)
+class IMTLG(Weighting[Stateless]):
+    r"""IMTL-G (Liu et al. 2021): the direction whose projections on the unit gradients are equal.
+
+    With s_i = ‖g_i‖ and the Gramian K,
+
+        c ∝ K⁺(s∘w),   Σ c_i = 1,   so that for independent gradients   d·g_i/s_i ∝ w_i.
+
+    The publication has no preference, that is a uniform one; weighing the gradients would change nothing, as
+    only their directions count. Entries of c may be negative. Where K⁺(s∘w) sums to 0, c = 0. An
+    objective whose gradient is 0 takes no part.
+
+    Independent gradients may have any lengths: the cosines are inverted, not K. They are dependent if an
+    eigenvalue of the cosines is below m times the precision of the Gramian; then projections are met as well as
+    possible, in the least squares of K⁺.
+    """
+
+    needs: ClassVar[frozenset[str]] = frozenset({"gramian"})
+
+    def init(self, losses: Tensor, **extra: Tensor) -> Stateless:
+        """No state."""
+        return Stateless()
+
+    def update(  # type: ignore[override]
+        self,
+        losses: Tensor,
+        state: Stateless,
+        preference: Tensor,
+        *,
+        gramian: Tensor,
+        mask: Tensor | None = None,
+        inclusion: Tensor | None = None,
+        **extra: Tensor,
+    ) -> tuple[Tensor, Stateless]:
+        """Coefficients that sum to 1, shape (*B, m)."""
+        seen = observe_local(losses, preference, 0.0, gramian=gramian, mask=mask, inclusion=inclusion, **extra)
+        square = seen.gramian.diagonal(dim1=-2, dim2=-1)
+        part = square > torch.finfo(square.dtype).tiny
+        longest = square.amax(-1, keepdim=True).sqrt()
+        s = torch.where(part, square, 1.0).sqrt()
+        target = torch.where(part, seen.weight, 0.0)
+        tolerance = losses.shape[-1] * torch.finfo(gramian.dtype).eps
+        both = part.unsqueeze(-1) & part.unsqueeze(-2)
+        unit = torch.eye(losses.shape[-1], dtype=s.dtype, device=s.device)
+        cosines = torch.where(both, seen.gramian / s.unsqueeze(-1) / s.unsqueeze(-2), unit)
+        shortest = torch.where(part, s, torch.inf).amin(-1, keepdim=True)
+        along, independent = _solve(cosines, target, tolerance)
+        scale = torch.where(part, longest, 1.0)
+        relative = torch.where(both, seen.gramian / scale.unsqueeze(-1) / scale.unsqueeze(-2), 0.0)
+        nearest, _ = _solve(relative, s / scale * target, tolerance)
+        v = torch.where(part, torch.where(independent, along * shortest / s, nearest), 0.0)
+        total, size = v.sum(-1, keepdim=True), v.abs().sum(-1, keepdim=True)
+        fits = total.abs() > 1e-12 * size
+        c = torch.where(fits, v / torch.where(fits, total, 1.0), 0.0)
+        return seen.coefficients(c, losses), state
+
+
+def _solve(matrix: Tensor, x: Tensor, tolerance: float) -> tuple[Tensor, Tensor]:
+    """The pseudo-inverse of a matrix (*B, m, m) times x (*B, m), and whether it is the inverse, (*B, 1)."""
+    value, vector = torch.linalg.eigh(matrix)
+    kept = value > tolerance * value[..., -1:]
+    inverse = torch.where(kept, 1.0, 0.0) / torch.where(kept, value, 1.0)
+    found = (vector @ (inverse.unsqueeze(-1) * (vector.mT @ x.unsqueeze(-1)))).squeeze(-1)
+    return found, kept.all(-1, keepdim=True)

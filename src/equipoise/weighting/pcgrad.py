@@ -1,0 +1,98 @@
+"""Projecting conflicting gradients (PCGrad)."""
+
+from dataclasses import dataclass
+from typing import ClassVar, NamedTuple
+
+import torch
+from torch import Tensor
+
+from equipoise.errors import require
+from equipoise.weighting.local import observe_local
+from equipoise.weighting.protocol import Weighting
+
+
+class PCGradState(NamedTuple):
+    """How many steps there were."""
+
+    step: Tensor
+    """t, counted from 0, (*B, 1)."""
+
+
+@dataclass(frozen=True)
+class PCGrad(Weighting[PCGradState]):
+    r"""PCGrad (Yu et al. 2020): every gradient is projected off those it conflicts with, one after the other.
+
+    g̃_i starts as g_i and meets all other g_j, in a random order that is drawn anew for each i and each step:
+
+        g̃_i ← g̃_i − (g̃_i·g_j/‖g_j‖²) g_j   where g̃_i·g_j < 0,   then   d = Σ w_i g̃_i.
+
+    The preference w weighs the sum: with uniform w, d is 1/m of the published one. Objectives of weight 0
+    still keep the others from conflicting with them. A gradient that is 0 conflicts with none.
+
+    The order is a function of `seed` and the number of the step, the same for all problems of a batch, so that
+    a run can be repeated, batched and continued. It belongs to the places of the objectives: for m > 2,
+    listing them otherwise is another draw.
+
+    Attributes:
+        seed: Which orders are drawn.
+    """
+
+    needs: ClassVar[frozenset[str]] = frozenset({"gramian"})
+
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        whole = 0 <= self.seed < 2**63 and self.seed == int(self.seed)
+        require(whole, "seed must be a whole number in [0, 2^63)", self.seed)
+
+    def init(self, losses: Tensor, **extra: Tensor) -> PCGradState:
+        """Step 0."""
+        return PCGradState(torch.zeros_like(losses[..., :1], dtype=torch.int64))
+
+    def update(  # type: ignore[override]
+        self,
+        losses: Tensor,
+        state: PCGradState,
+        preference: Tensor,
+        *,
+        gramian: Tensor,
+        mask: Tensor | None = None,
+        inclusion: Tensor | None = None,
+        **extra: Tensor,
+    ) -> tuple[Tensor, PCGradState]:
+        """The coefficients of d over the objectives, shape (*B, m)."""
+        require(
+            state.step.shape == (*losses.shape[:-1], 1),
+            f"state must be of losses of shape {tuple(losses.shape)}",
+            tuple(state.step.shape),
+        )
+        seen = observe_local(losses, preference, 0.0, gramian=gramian, mask=mask, inclusion=inclusion, **extra)
+        K, m = seen.gramian, losses.shape[-1]
+        index = torch.arange(m, device=K.device)
+        square = K.diagonal(dim1=-2, dim2=-1)
+        rows = torch.eye(m, dtype=K.dtype, device=K.device).expand_as(K)  # the g̃_i as coefficients
+        for j in self.order(state.step, m).unbind(-1):  # (*B, m): whom each of them meets now
+            dot = (rows * K.gather(-2, j.unsqueeze(-1).expand_as(K))).sum(-1)
+            length = square.gather(-1, j)
+            meets = (j != index) & (dot < 0) & (length > 0)
+            share = torch.where(meets, dot / torch.where(meets, length, 1.0), 0.0)
+            rows = rows - share.unsqueeze(-1) * (j.unsqueeze(-1) == index).to(K)
+        c = (seen.weight.unsqueeze(-2) @ rows).squeeze(-2)
+        return seen.coefficients(c, losses), PCGradState(state.step + seen.valid.to(state.step))
+
+    def order(self, step: Tensor, m: int) -> Tensor:
+        """One random order of m objectives for each of them, (*B, m, m), at the steps t (*B, 1)."""
+        start = _mix(_mix(torch.full_like(step, self.seed)) + step).unsqueeze(-1)
+        cell = torch.arange(m * m, device=step.device).view(m, m)
+        return _mix(start + cell).argsort(dim=-1, stable=True)
+
+
+def _mix(x: Tensor) -> Tensor:
+    """A bijection of 64-bit integers that looks random (after splitmix64).
+
+    Unlike a generator it has no state, and gives the same numbers on every device, batched and compiled.
+    """
+    x = x + 0x1E3779B97F4A7C15
+    x = (x ^ (x >> 30)) * 0x3F58476D1CE4E5B9
+    x = (x ^ (x >> 27)) * 0x14D049BB133111EB
+    return x ^ (x >> 31)
