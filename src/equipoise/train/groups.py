@@ -17,8 +17,8 @@ __all__ = ["GroupBalancedSampler", "group_losses"]
 def group_losses(values: Tensor, groups: Tensor, m: int) -> tuple[Tensor, Tensor]:
     """The mean loss of every group of a batch, for `mol(losses, counts)`.
 
-    Nothing is read on the host. A group number out of range is named on the CPU; on an accelerator, where looking
-    would make the host wait, it is undefined or an assertion of the device.
+    No device is waited for. A group number out of range is named on the CPU; on an accelerator, and in what is
+    compiled, it is left to torch's own assertions.
 
     Args:
         values: The loss of every sample, with its graph, (n,).
@@ -44,7 +44,7 @@ def group_losses(values: Tensor, groups: Tensor, m: int) -> tuple[Tensor, Tensor
     require(len(values) >= 1, "values must hold at least one sample", "an empty batch")
     _check_whole(groups)
     require(groups.device == values.device, f"groups must be on the device {values.device} of values", groups.device)
-    if groups.device.type == "cpu":
+    if groups.device.type == "cpu" and not torch.compiler.is_compiling():
         _check_range(groups, m)
     numbers = groups.long()
     wide = values.to(torch.promote_types(values.dtype, torch.float32))
@@ -101,7 +101,8 @@ class GroupBalancedSampler(Sampler[int]):
         _check_range(numbers, m)
         self._members = [torch.nonzero(numbers == group).squeeze(1) for group in range(m)]
         empty = [group for group, members in enumerate(self._members) if len(members) == 0]
-        require(not empty, f"groups must hold a sample of each of the {m} groups", lambda: f"none of group {empty}")
+        which = f"group{'s' if len(empty) > 1 else ''} {', '.join(map(str, empty))}"
+        require(not empty, f"groups must hold a sample of each of the {m} groups", f"none of {which}")
         samples = len(numbers) if samples is None else samples
         require(type(samples) is int and samples >= 1, "samples must be a whole number of at least 1", samples)
         grouped = dist.is_available() and dist.is_initialized()
