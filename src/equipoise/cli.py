@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import math
 import re
 import sys
 from collections.abc import Iterable
@@ -118,7 +119,7 @@ def list_problems() -> None:
 def solve_command(
     problem: Annotated[str, typer.Argument(help="A problem of `equipoise problems`.")],
     method: Annotated[str, typer.Option(help="A method of `equipoise methods`.")] = "AdaOMDgd-TCH",
-    preferences: Annotated[int, typer.Option(help="How many preferences, evenly spread.")] = 10,
+    preferences: Annotated[int, typer.Option(help="How many preferences, evenly spread; at most, if m > 2.")] = 10,
     seeds: Annotated[str, typer.Option(help="Seeds, separated by commas.")] = "0",
     steps: Annotated[int, typer.Option(help="Iterations.")] = 1000,
     step_size: Annotated[float, typer.Option(help="Step size of the gradient step.")] = 0.02,
@@ -130,8 +131,8 @@ def solve_command(
     name = named("method", method, methods())
     chosen = methods()[name]
     wanted = _integers("seeds", seeds)
-    require(preferences >= 2, "preferences must be at least 2", preferences)
-    weights = preference.linspace(preferences)
+    weights = _spread(preferences, target.m)
+    require(plot is None or target.m == 2, "plot must not be given unless the problem has two objectives", target.m)
     found = solve_problem(
         target,
         weights,
@@ -325,6 +326,15 @@ def data_fetch(
 
         where = datasets.fetch(name, folder, base_url, progress=show)
     console.print(f"{name} is in {where}", highlight=False)
+
+
+def _spread(count: int, m: int) -> torch.Tensor:
+    """The finest even grid of at most count preferences; exactly count for two objectives."""
+    require(count >= m, f"preferences must be at least {m}", count)
+    divisions = 1
+    while math.comb(divisions + m, m - 1) <= count:
+        divisions += 1
+    return preference.grid(divisions, m, margin=0.01)
 
 
 def _integers(argument: str, text: str) -> list[int]:

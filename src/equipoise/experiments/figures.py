@@ -75,14 +75,24 @@ def front_panel(
         colour: Of the solutions.
     """
     top = max(problem.reference[0], 1.05)
-    front = problem.front(400)
+    front = _pieces(problem.front(400))
     for direction in preference.ray(weights).tolist():
         axes.plot([0, 4 * direction[0]], [0, 4 * direction[1]], ":", color="0.65", lw=0.7, zorder=1)
     axes.plot(front[:, 0], front[:, 1], color="0.35", lw=1.2, zorder=2)
     # Every seed's own solution: the mean of several would lie off a curved front.
     points = losses.reshape(-1, 2)
     axes.scatter(points[:, 0], points[:, 1], s=16, color=colour, edgecolors="white", linewidths=0.4, zorder=3)
-    axes.set(xlim=(-0.03, top), ylim=(-0.03, top), aspect="equal", title=title)
+    low = min(0.0, float(front[:, 1].nan_to_num(0.0).min()))
+    axes.set(xlim=(-0.03, top), ylim=(low - 0.03, top), aspect="equal", title=title)
+
+
+def _pieces(front: Tensor) -> Tensor:
+    """The points of a front (n, 2) with a NaN in each gap, so that no line is drawn across it."""
+    step = torch.linalg.vector_norm(front.diff(dim=0), dim=-1)
+    gaps = (step > 8 * step.median()).nonzero().flatten() + 1
+    nan = torch.full((1, 2), torch.nan, dtype=front.dtype)
+    parts = [part for piece in torch.tensor_split(front, gaps) for part in (piece, nan)]
+    return torch.cat(parts[:-1])
 
 
 def front_grid(

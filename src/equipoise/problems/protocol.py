@@ -53,7 +53,7 @@ class KnownFront(Problem, Protocol):
         ...
 
     def pareto_set(self, n: int) -> Tensor:
-        """Pareto-optimal variables (n, d) in float64, from one end of the front to the other."""
+        """Pareto-optimal variables (n, d) in float64: for two objectives from one end of the front to the other."""
         ...
 
     def front(self, n: int) -> Tensor:
@@ -63,7 +63,7 @@ class KnownFront(Problem, Protocol):
     def solution(self, preference: Tensor) -> Tensor:
         """Point of the front with the smallest max_i w_i f_i: preference (*B, m) to (*B, m).
 
-        In float64. It is the point where the weighted objectives are equal, or the end of the
-        front that is closest to having them so.
+        In float64. It is the point where the weighted objectives are equal, or, where no point of the front
+        has them so, the end of it, or of one of its pieces, that is closest to it.
         """
         ...
