@@ -276,7 +276,7 @@ class Mirror(Protocol):
         ...
 
     def step_scale(self, m: int) -> Number:
-        """√(μD), the numerator of the adaptive step: μ strong convexity, D Bregman radius."""
+        """√(μD), the numerator of the adaptive step: μ strong convexity, D Bregman radius; infinite for none."""
         ...
 
     def dual_norm(self, gain: Tensor) -> Tensor:

@@ -293,3 +293,19 @@ def test_a_mirror_without_its_parentheses_is_refused():
 def test_a_bad_optimism_is_refused(optimism: float):
     with pytest.raises(ValueError, match=rf"optimism must be non-negative and finite; found {optimism}"):
         eq.OMD(1.0, optimism=optimism)
+
+
+class Unbounded(eq.Entropic):
+    """Mirror descent, not dual averaging, with the entropy: log(1/λ_i) has no bound."""
+
+    lazy = False
+
+    def step_scale(self, m: int) -> float:  # noqa: ARG002
+        return math.inf
+
+
+def test_an_adaptive_step_needs_a_bounded_diameter():
+    losses = torch.zeros(3)
+    with pytest.raises(ValueError, match=r"bounded diameter for an adaptive step: give step_size a number, or let"):
+        eq.OMD("adaptive", Unbounded()).init(losses)
+    eq.OMD(1.0, Unbounded()).init(losses)

@@ -84,6 +84,14 @@ class OMD(Weighting[OMDState]):
     def init(self, losses: Tensor, **extra: Tensor) -> OMDState:
         """λ⁽¹⁾ uniform, or the point of `dual_set` nearest to it."""
         zeros = torch.zeros(losses.shape, dtype=working_dtype(losses), device=losses.device)
+        if isinstance(self.step_size, str):
+            scale = torch.as_tensor(self.mirror.step_scale(losses.shape[-1]))
+            require(
+                bool(torch.isfinite(scale).all()),
+                "mirror must have a bounded diameter for an adaptive step: give step_size a number, or let the mirror "
+                "average duals (lazy), which needs only the distance from the start",
+                self.mirror,
+            )
         if self.dual_set is not None:
             self.dual_set.check(losses.shape[-1], getattr(self.mirror, "floor", 0.0))
         return OMDState(
