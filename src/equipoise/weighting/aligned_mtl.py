@@ -1,17 +1,15 @@
 """Independent component alignment (Aligned-MTL)."""
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from equipoise.weighting.local import observe_local
-from equipoise.weighting.protocol import Stateless, Weighting
+from equipoise.weighting.local import Local, OnGramian
 
 
 @dataclass(frozen=True)
-class AlignedMTL(Weighting[Stateless]):
+class AlignedMTL(OnGramian):
     r"""Aligned-MTL (Senushkin et al. 2023): the gradients are turned and rescaled until they are orthogonal and equal.
 
     With the eigenvalues ℓ_k and eigenvectors v_k of the Gramian K and ℓ_min the smallest eigenvalue that is not 0,
@@ -24,29 +22,12 @@ class AlignedMTL(Weighting[Stateless]):
     An eigenvalue counts as 0 if it is below m times the precision of the Gramian, relative to the largest.
     """
 
-    needs: ClassVar[frozenset[str]] = frozenset({"gramian"})
-
-    def init(self, losses: Tensor, **extra: Tensor) -> Stateless:
-        """No state."""
-        return Stateless()
-
-    def update(  # type: ignore[override]
-        self,
-        losses: Tensor,
-        state: Stateless,
-        preference: Tensor,
-        *,
-        gramian: Tensor,
-        mask: Tensor | None = None,
-        inclusion: Tensor | None = None,
-        **extra: Tensor,
-    ) -> tuple[Tensor, Stateless]:
+    def combine(self, seen: Local, precision: float) -> Tensor:
         """Coefficients √ℓ_min K^(−1/2) w, shape (*B, m)."""
-        seen = observe_local(losses, preference, 0.0, gramian=gramian, mask=mask, inclusion=inclusion, **extra)
         value, vector = torch.linalg.eigh(seen.gramian)
-        kept = value > losses.shape[-1] * torch.finfo(gramian.dtype).eps * value[..., -1:].clamp_min(0.0)
+        kept = value > seen.weight.shape[-1] * precision * value[..., -1:].clamp_min(0.0)
         value = torch.where(kept, value, torch.inf)
         least = value.amin(-1, keepdim=True)
         ratio = torch.where(kept, least / value, 0.0).sqrt()
         c = (vector @ (ratio.unsqueeze(-1) * (vector.mT @ seen.weight.unsqueeze(-1)))).squeeze(-1)
-        return seen.coefficients(torch.where(kept.any(-1, keepdim=True), c, seen.weight), losses), state
+        return torch.where(kept.any(-1, keepdim=True), c, seen.weight)

@@ -9,8 +9,7 @@ from torch import Tensor
 from equipoise.batch import Number, per_instance
 from equipoise.errors import require
 from equipoise.minnorm import min_norm_at
-from equipoise.weighting.local import apply, norm, observe_local
-from equipoise.weighting.protocol import Stateless, Weighting
+from equipoise.weighting.local import Local, OnGramian, apply, norm
 
 _STEPS = 50
 """More than ever needed: the search converges quadratically, in some five."""
@@ -18,7 +17,7 @@ _ROUNDING = 2e-15
 
 
 @dataclass(frozen=True)
-class CAGrad(Weighting[Stateless]):
+class CAGrad(OnGramian):
     r"""CAGrad (Liu et al. 2021): near the mean gradient, the direction that helps the worst-off objective most.
 
     With g₀ = Σ w_i g_i, it is max over ‖d − g₀‖ ≤ c‖g₀‖ of min_i g_i·d, by its dual
@@ -36,7 +35,6 @@ class CAGrad(Weighting[Stateless]):
         c: The radius of the ball around g₀, relative to ‖g₀‖.
     """
 
-    needs: ClassVar[frozenset[str]] = frozenset({"gramian"})
     traceable: ClassVar[bool] = False
 
     c: Number = 0.5
@@ -45,23 +43,8 @@ class CAGrad(Weighting[Stateless]):
         c = torch.as_tensor(self.c)
         require(bool(((c >= 0) & c.isfinite()).all()), "c must be non-negative and finite", self.c)
 
-    def init(self, losses: Tensor, **extra: Tensor) -> Stateless:
-        """No state."""
-        return Stateless()
-
-    def update(  # type: ignore[override]
-        self,
-        losses: Tensor,
-        state: Stateless,
-        preference: Tensor,
-        *,
-        gramian: Tensor,
-        mask: Tensor | None = None,
-        inclusion: Tensor | None = None,
-        **extra: Tensor,
-    ) -> tuple[Tensor, Stateless]:
+    def combine(self, seen: Local, precision: float) -> Tensor:
         """Coefficients w + c‖g₀‖ α/‖g_α‖, shape (*B, m)."""
-        seen = observe_local(losses, preference, 0.0, gramian=gramian, mask=mask, inclusion=inclusion, **extra)
         K, w = seen.gramian, seen.weight
         s = K.diagonal(dim1=-2, dim2=-1).clamp_min(0.0).sqrt()
         mean = norm(K, w)
@@ -69,10 +52,9 @@ class CAGrad(Weighting[Stateless]):
         alpha = _least(K, apply(K, w), radius, s)
         length, reach = norm(K, alpha), (alpha * s).sum(-1, keepdim=True)
         # A shorter g_α is rounding of the Gramian.
-        real = length.square() > losses.shape[-1] * torch.finfo(gramian.dtype).eps * reach.square()
+        real = length.square() > seen.weight.shape[-1] * precision * reach.square()
         found = w + torch.where(real, radius / torch.where(real, length, 1.0), 0.0) * alpha
-        found = torch.where(real | (radius == 0), found, 0.0)
-        return seen.coefficients(found.clamp_max(torch.finfo(losses.dtype).max), losses), state
+        return torch.where(real | (radius == 0), found, 0.0)
 
 
 def _least(K: Tensor, slope: Tensor, radius: Tensor, s: Tensor) -> Tensor:

@@ -9,12 +9,11 @@ from torch import Tensor
 from equipoise.batch import Number, per_instance
 from equipoise.boxqp import box_min_norm
 from equipoise.errors import require
-from equipoise.weighting.local import observe_local
-from equipoise.weighting.protocol import Stateless, Weighting
+from equipoise.weighting.local import Local, OnGramian
 
 
 @dataclass(frozen=True)
-class FedMGDAPlus(Weighting[Stateless]):
+class FedMGDAPlus(OnGramian):
     r"""FedMGDA+ (Hu et al. 2022): the shortest combination of unit updates, not far from the mean.
 
     With u_i = g_i/‖g_i‖ the directions of the clients' (pseudo-)gradients,
@@ -33,7 +32,6 @@ class FedMGDAPlus(Weighting[Stateless]):
             tables of the paper. A client whose update is 0 has direction 0.
     """
 
-    needs: ClassVar[frozenset[str]] = frozenset({"gramian"})
     traceable: ClassVar[bool] = False
 
     epsilon: Number = 0.1
@@ -45,23 +43,8 @@ class FedMGDAPlus(Weighting[Stateless]):
         known = ("directions", "models")
         require(self.aggregate in known, f"aggregate must be one of {known}", self.aggregate)
 
-    def init(self, losses: Tensor, **extra: Tensor) -> Stateless:
-        """No state."""
-        return Stateless()
-
-    def update(  # type: ignore[override]
-        self,
-        losses: Tensor,
-        state: Stateless,
-        preference: Tensor,
-        *,
-        gramian: Tensor,
-        mask: Tensor | None = None,
-        inclusion: Tensor | None = None,
-        **extra: Tensor,
-    ) -> tuple[Tensor, Stateless]:
+    def combine(self, seen: Local, precision: float) -> Tensor:
         """Coefficients a/‖g‖ or a, shape (*B, m)."""
-        seen = observe_local(losses, preference, 0.0, gramian=gramian, mask=mask, inclusion=inclusion, **extra)
         length = seen.gramian.diagonal(dim1=-2, dim2=-1).clamp_min(0.0).sqrt()
         length = torch.where(length > 0, length, 1.0)
         cosines = seen.gramian / length.unsqueeze(-1) / length.unsqueeze(-2)
@@ -74,5 +57,4 @@ class FedMGDAPlus(Weighting[Stateless]):
         high = torch.where(seen.present, (centre + epsilon).clamp_max(1.0), 0.0)
         a = box_min_norm(cosines, low, high).to(centre)
         # `length` is that of g/π.
-        c = a * seen.scale / length if self.aggregate == "directions" else a
-        return seen.coefficients(c.clamp_max(torch.finfo(losses.dtype).max), losses), state
+        return a * seen.scale / length if self.aggregate == "directions" else a

@@ -1,17 +1,15 @@
 """Impartial multi-task learning on gradients (IMTL-G)."""
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from equipoise.weighting.local import observe_local
-from equipoise.weighting.protocol import Stateless, Weighting
+from equipoise.weighting.local import Local, OnGramian
 
 
 @dataclass(frozen=True)
-class IMTLG(Weighting[Stateless]):
+class IMTLG(OnGramian):
     r"""IMTL-G (Liu et al. 2021): the direction whose projections on the unit gradients are equal.
 
     With s_i = ‖g_i‖ and the Gramian K,
@@ -27,33 +25,16 @@ class IMTLG(Weighting[Stateless]):
     possible, in the least squares of K⁺.
     """
 
-    needs: ClassVar[frozenset[str]] = frozenset({"gramian"})
-
-    def init(self, losses: Tensor, **extra: Tensor) -> Stateless:
-        """No state."""
-        return Stateless()
-
-    def update(  # type: ignore[override]
-        self,
-        losses: Tensor,
-        state: Stateless,
-        preference: Tensor,
-        *,
-        gramian: Tensor,
-        mask: Tensor | None = None,
-        inclusion: Tensor | None = None,
-        **extra: Tensor,
-    ) -> tuple[Tensor, Stateless]:
+    def combine(self, seen: Local, precision: float) -> Tensor:
         """Coefficients that sum to 1, shape (*B, m)."""
-        seen = observe_local(losses, preference, 0.0, gramian=gramian, mask=mask, inclusion=inclusion, **extra)
         square = seen.gramian.diagonal(dim1=-2, dim2=-1)
         part = square > torch.finfo(square.dtype).tiny
         longest = square.amax(-1, keepdim=True).sqrt()
         s = torch.where(part, square, 1.0).sqrt()
         target = torch.where(part, seen.weight, 0.0)
-        tolerance = losses.shape[-1] * torch.finfo(gramian.dtype).eps
+        tolerance = seen.weight.shape[-1] * precision
         both = part.unsqueeze(-1) & part.unsqueeze(-2)
-        unit = torch.eye(losses.shape[-1], dtype=s.dtype, device=s.device)
+        unit = torch.eye(seen.weight.shape[-1], dtype=s.dtype, device=s.device)
         cosines = torch.where(both, seen.gramian / s.unsqueeze(-1) / s.unsqueeze(-2), unit)
         shortest = torch.where(part, s, torch.inf).amin(-1, keepdim=True)
         along, independent = _solve(cosines, target, tolerance)
@@ -63,8 +44,7 @@ class IMTLG(Weighting[Stateless]):
         v = torch.where(part, torch.where(independent, along * shortest / s, nearest), 0.0)
         total, size = v.sum(-1, keepdim=True), v.abs().sum(-1, keepdim=True)
         fits = total.abs() > 1e-12 * size
-        c = torch.where(fits, v / torch.where(fits, total, 1.0), 0.0)
-        return seen.coefficients(c, losses), state
+        return torch.where(fits, v / torch.where(fits, total, 1.0), 0.0)
 
 
 def _solve(matrix: Tensor, x: Tensor, tolerance: float) -> tuple[Tensor, Tensor]:

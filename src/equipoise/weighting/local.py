@@ -1,15 +1,15 @@
 """What the weightings on gradients share: one step restricted to the objectives that are present."""
 
-from typing import Literal, NamedTuple
+from typing import ClassVar, Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
 from equipoise.batch import constant, fit
-from equipoise.weighting.protocol import Ideal, emit, observe
+from equipoise.weighting.protocol import Ideal, Stateless, Weighting, emit, observe
 from equipoise.weighting.reweighted import weigh_gramian
 
-__all__ = ["Local", "Target", "apply", "norm", "observe_local", "ray"]
+__all__ = ["Local", "OnGramian", "Target", "apply", "norm", "observe_local", "ray"]
 
 Target = Literal["inverse", "direct"]
 """Where a preference points: f ∝ 1/w, as for Tchebycheff scalarization, or f ∝ w."""
@@ -64,6 +64,36 @@ def observe_local(
         valid,
         scale,
     )
+
+
+class OnGramian(Weighting[Stateless]):
+    """A weighting without memory that looks at the Gramian of the objectives which are present."""
+
+    needs: ClassVar[frozenset[str]] = frozenset({"gramian"})
+
+    def init(self, losses: Tensor, **extra: Tensor) -> Stateless:
+        """No state."""
+        return Stateless()
+
+    def update(  # type: ignore[override]
+        self,
+        losses: Tensor,
+        state: Stateless,
+        preference: Tensor,
+        *,
+        gramian: Tensor,
+        mask: Tensor | None = None,
+        inclusion: Tensor | None = None,
+        **extra: Tensor,
+    ) -> tuple[Tensor, Stateless]:
+        """Coefficients of the objectives, shape (*B, m)."""
+        seen = observe_local(losses, preference, 0.0, gramian=gramian, mask=mask, inclusion=inclusion, **extra)
+        c = self.combine(seen, torch.finfo(gramian.dtype).eps)
+        return seen.coefficients(c.clamp_max(torch.finfo(losses.dtype).max), losses), state
+
+    def combine(self, seen: Local, precision: float) -> Tensor:
+        """The coefficients (*B, m) for what is seen, of which the Gramian was measured with this relative precision."""
+        raise NotImplementedError
 
 
 def ray(weight: Tensor, target: Target, present: Tensor) -> Tensor:

@@ -9,8 +9,7 @@ from torch import Tensor
 
 from equipoise.batch import Number, per_instance
 from equipoise.errors import require
-from equipoise.weighting.local import observe_local
-from equipoise.weighting.protocol import Stateless, Weighting
+from equipoise.weighting.local import Local, OnGramian, apply, norm
 
 _RIDGE = 1e-12
 _STEPS = 100
@@ -20,7 +19,7 @@ _NEAR = 0.25
 
 
 @dataclass(frozen=True)
-class NashMTL(Weighting[Stateless]):
+class NashMTL(OnGramian):
     r"""Nash-MTL (Navon et al. 2022): the Nash bargaining solution, where relative gains of the objectives balance.
 
     d = Jᵀα maximises Σ m w_i log(g_i·d) over directions of a given length. With the Gramian K that is
@@ -39,7 +38,6 @@ class NashMTL(Weighting[Stateless]):
         max_norm: d is shortened to this length; `math.inf` leaves α as it is.
     """
 
-    needs: ClassVar[frozenset[str]] = frozenset({"gramian"})
     traceable: ClassVar[bool] = False
 
     max_norm: Number = 1.0
@@ -48,36 +46,21 @@ class NashMTL(Weighting[Stateless]):
         positive = bool((torch.as_tensor(self.max_norm) > 0).all())
         require(positive, f"max_norm must be positive, {math.inf} for no clip", self.max_norm)
 
-    def init(self, losses: Tensor, **extra: Tensor) -> Stateless:
-        """No state."""
-        return Stateless()
-
-    def update(  # type: ignore[override]
-        self,
-        losses: Tensor,
-        state: Stateless,
-        preference: Tensor,
-        *,
-        gramian: Tensor,
-        mask: Tensor | None = None,
-        inclusion: Tensor | None = None,
-        **extra: Tensor,
-    ) -> tuple[Tensor, Stateless]:
+    def combine(self, seen: Local, precision: float) -> Tensor:
         """Coefficients α, shape (*B, m)."""
-        seen = observe_local(losses, preference, 0.0, gramian=gramian, mask=mask, inclusion=inclusion, **extra)
-        square, m = seen.gramian.diagonal(dim1=-2, dim2=-1), losses.shape[-1]
+        square, m = seen.gramian.diagonal(dim1=-2, dim2=-1), seen.weight.shape[-1]
         part = (square > torch.finfo(square.dtype).tiny) & (seen.weight > 0)
         s = torch.where(part, square, 1.0).sqrt()
         both = part.unsqueeze(-1) & part.unsqueeze(-2)
         unit = torch.eye(m, dtype=s.dtype, device=s.device)
         cosines = torch.where(both, seen.gramian / s.unsqueeze(-1) / s.unsqueeze(-2), unit)
-        ridge = max(_RIDGE, torch.finfo(gramian.dtype).eps)
+        ridge = max(_RIDGE, precision)
         b = _bargain(cosines + ridge * unit, torch.where(part, m * seen.weight, 1.0))
         b = torch.where(part, b, 0.0)
-        length = (b * _apply(cosines, b)).sum(-1, keepdim=True).clamp_min(0.0).sqrt()
+        length = norm(cosines, b)
         limit = per_instance("max_norm", self.max_norm, length)
         cut = torch.where(length > limit, limit / torch.where(length > 0, length, 1.0), 1.0)
-        return seen.coefficients((cut * b / s).clamp_max(torch.finfo(losses.dtype).max), losses), state
+        return cut * b / s
 
 
 def _bargain(C: Tensor, power: Tensor) -> Tensor:
@@ -87,14 +70,14 @@ def _bargain(C: Tensor, power: Tensor) -> Tensor:
     self-concordance makes safe. An instance ends when its decrement is 0 but for rounding: it no longer falls.
     """
     b = power.sqrt()
-    b = b * (power.sum(-1, keepdim=True) / (b * _apply(C, b)).sum(-1, keepdim=True)).sqrt()
+    b = b * (power.sum(-1, keepdim=True) / (b * apply(C, b)).sum(-1, keepdim=True)).sqrt()
     halves = 0.5 ** torch.arange(30, dtype=b.dtype, device=b.device)
     weakest = power.amin(-1, keepdim=True).sqrt()
     last = torch.full_like(weakest, torch.inf)
     live = torch.ones_like(weakest, dtype=torch.bool)
     for _ in range(_STEPS):
         # In units of b: y = Δb/b.
-        pull = b * _apply(C, b)
+        pull = b * apply(C, b)
         hessian = b.unsqueeze(-1) * C * b.unsqueeze(-2)
         y = torch.linalg.solve_ex(hessian + torch.diag_embed(power), (power - pull).unsqueeze(-1)).result.squeeze(-1)
         decrement = (y * (power - pull)).sum(-1, keepdim=True).clamp_min(0.0).sqrt() / weakest
@@ -106,14 +89,10 @@ def _bargain(C: Tensor, power: Tensor) -> Tensor:
         reach = 0.99 / (-y).amax(-1, keepdim=True).clamp_min(0.99 * halves[-1])
         steps = torch.cat((1.0 / (1.0 + decrement), reach.clamp_max(1.0), reach * halves), -1)  # (*B, n)
         slope = ((pull - power) * y).sum(-1, keepdim=True)
-        bend = (y * _apply(hessian, y)).sum(-1, keepdim=True)
+        bend = (y * apply(hessian, y)).sum(-1, keepdim=True)
         ahead = torch.log1p((steps.unsqueeze(-1) * y.unsqueeze(-2)).clamp_min(-0.999))
         rest = (ahead - steps.unsqueeze(-1) * y.unsqueeze(-2)) @ power.unsqueeze(-1)
         value = steps * slope + 0.5 * steps.square() * bend - rest.squeeze(-1)
         best = steps.gather(-1, value.argmin(-1, keepdim=True))
         b = torch.where(live, b * (1.0 + torch.where(near, 1.0, best) * y), b)
     return b
-
-
-def _apply(C: Tensor, x: Tensor) -> Tensor:
-    return (C @ x.unsqueeze(-1)).squeeze(-1)
