@@ -832,3 +832,15 @@ def test_more_clients_than_samples_are_refused_before_anything_runs():
         simulate(Task("digits", PartialClass(2, 2000)), "LS")
     with pytest.raises(ValueError, match="classes must be at most 10"):
         simulate(Task("digits", PartialClass(11)), "LS")
+
+
+def test_a_model_that_does_not_fit_the_data_is_refused(toy):
+    small = toy((6, 5, 7))
+    wide = tuple(small.dataset.train_inputs.shape[1:])
+    inside = int(np.prod(wide))
+    with pytest.raises(
+        ValueError, match=r"model must take inputs of shape .*; found Dense\(sizes=\(99, 3\)\), which says"
+    ):
+        simulate(Task("toy", small.split, Dense((99, 3))), "LS", dataset=small.dataset)
+    with pytest.raises(ValueError, match=r"model must give logits \(n, \d+\) or more, one per class; found \(2, 1\)"):
+        simulate(Task("toy", small.split, Dense((inside, 1))), "LS", dataset=small.dataset)

@@ -16,7 +16,7 @@ from equipoise.errors import require
 from equipoise.federated.checkpoint import Checkpoint
 from equipoise.federated.graphed import Graphed
 from equipoise.federated.local import Engine, Evaluation, Precision
-from equipoise.federated.models import Dense
+from equipoise.federated.models import Dense, Model
 from equipoise.federated.sequential import Sequential
 from equipoise.federated.server import Curve, Outputs, Rounds
 from equipoise.federated.splits import ClientData, deal
@@ -119,15 +119,17 @@ def simulate(
     require(precision is None or precision in kinds, f"precision must be one of {', '.join(kinds)}", precision)
     source = load(task.data, folder) if dataset is None else dataset
     data = deal(source, task.split, seeds, validation=task.loss.startswith("validation")).to(where)
+    _check_model(task.model, source)
     kind: Precision = precision or ("tf32" if where.type == "cuda" else "float32")
     worker = _engine(engine, task, data, kind)
     run = Rounds(task, weighting, transform, wanted, data, worker, _weights(preference, task.split.clients, where))
 
     server = run.start()
     untrained = worker.evaluate(server.params, server.buffers, "test")
-    settings = {**run.describe(seeds), "data": _digest(source), "evaluate_every": repr(evaluate_every)}
-    saved = None if checkpoint is None else Checkpoint(checkpoint, settings, checkpoint_seconds)
-    if saved is not None:
+    saved = None
+    if checkpoint is not None:
+        settings = {**run.describe(seeds), "data": _digest(source), "evaluate_every": repr(evaluate_every)}
+        saved = Checkpoint(checkpoint, settings, checkpoint_seconds)
         server = saved.load(server)
     while server.round < task.rounds:
         began = time.perf_counter()
@@ -181,6 +183,20 @@ def _engine(name: EngineName, task: Task, data: ClientData, precision: Precision
     if name == "auto" and data.train.inputs.is_cuda:
         return Graphed(task.model, task.work, data, precision, task.batch_norm)
     return Sequential(task.model, task.work, data, precision, task.batch_norm)
+
+
+def _check_model(model: Model, source: Dataset) -> None:
+    """Raise ValueError unless the model takes the data's inputs and has a logit for every label."""
+    with torch.random.fork_rng(devices=[]), torch.no_grad():
+        module = model.module().eval()
+        shape = tuple(source.train_inputs.shape[1:])
+        try:
+            logits = module(source.train_inputs[:2].to(torch.float32))
+        except RuntimeError as error:
+            raise ValueError(f"model must take inputs of shape {shape}; found {model}, which says: {error}") from None
+    classes = int(source.train_labels.max()) + 1
+    fits = logits.ndim == 2 and logits.shape[1] >= classes
+    require(fits, f"model must give logits (n, {classes}) or more, one per class", tuple(logits.shape))
 
 
 def _digest(source: Dataset) -> str:
