@@ -1,6 +1,6 @@
 """Preference-guided multi-objective learning: name a trade-off, get the Pareto point that has it."""
 
-from equipoise import preference, simplex, state, theory, train
+from equipoise import datasets, federated, metrics, preference, problems, simplex, state, theory, train
 from equipoise.conversion import Adaptive, Average, Conversion, Last
 from equipoise.errors import EquipoiseError, NonFiniteLossError, StateMismatchError
 from equipoise.registry import Method, group_dro, methods
@@ -75,10 +75,14 @@ __all__ = [
     "Tchebycheff",
     "UPGrad",
     "Weighting",
+    "datasets",
+    "federated",
     "group_dro",
     "group_losses",
     "methods",
+    "metrics",
     "preference",
+    "problems",
     "simplex",
     "solve",
     "solve_many",

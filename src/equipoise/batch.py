@@ -1,5 +1,7 @@
 """The batch shape as a law: what comes with losses (*B, m) must fit their shape."""
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
@@ -44,7 +46,7 @@ def per_instance(name: str, value: Number, like: Tensor) -> Number:
     return value.to(dtype=like.dtype, device=like.device).unsqueeze(-1)
 
 
-def constant(value: float | tuple[float, ...] | Tensor, like: Tensor) -> Tensor:
+def constant(value: float | Sequence[float] | Tensor, like: Tensor) -> Tensor:
     """A setting as a tensor in the dtype and on the device of `like`, without waiting for that device.
 
     A copy from host memory would make the host wait in every step: a number is filled in on the device,
@@ -52,7 +54,9 @@ def constant(value: float | tuple[float, ...] | Tensor, like: Tensor) -> Tensor:
     """
     if isinstance(value, Tensor):
         return value.detach().to(like)
-    if not isinstance(value, tuple):
+    if isinstance(value, Sequence):
+        value = tuple(value)
+    else:
         return torch.full((), value, dtype=like.dtype, device=like.device)
     if torch.compiler.is_compiling():
         return torch.tensor(value, dtype=like.dtype, device=like.device)

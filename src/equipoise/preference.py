@@ -5,6 +5,7 @@ f_i, and at the solution the weighted objectives w_i (f_i − z_i) are all equal
 """
 
 import itertools
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -121,7 +122,7 @@ def ray(preference: Tensor) -> Tensor:
     return inverse / length
 
 
-def through(point: Tensor, ideal: Tensor | float = 0.0) -> Tensor:
+def through(point: Tensor | Sequence[float], ideal: Tensor | float = 0.0) -> Tensor:
     """Find the preference whose Tchebycheff solution a point of the front is: w ∝ 1/(f − z).
 
     Theorem 1 turned round: at that w the weighted objectives of the point are all equal, so no
@@ -134,7 +135,7 @@ def through(point: Tensor, ideal: Tensor | float = 0.0) -> Tensor:
     Returns:
         Shape (*B, m).
     """
-    above = point - ideal
+    above = torch.as_tensor(point) - ideal
     sound = (above > 0) & torch.isfinite(above)
     require(
         bool(sound.all()),

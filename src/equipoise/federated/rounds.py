@@ -89,7 +89,8 @@ def simulate(
 
     Args:
         task: The problem.
-        method: A method of the registry or its name, or a weighting.
+        method: A method of the registry or its name, or a weighting. Of a method the weighting and the transform
+            count; which outputs there are is said by `conversions`.
         seeds: Of the split, the initial model and the batches.
         preference: w, one entry per client, summing to one; uniform if not given.
         conversions: The outputs wanted, by name; `outputs()` if not given.

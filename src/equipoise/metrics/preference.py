@@ -5,13 +5,15 @@ the ray f - z ∝ 1/w meets it. These functions read no value on the host and ta
 of losses and preference that broadcast.
 """
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
 from equipoise.errors import require
 
 
-def tch(losses: Tensor, preference: Tensor, ideal: float | Tensor = 0.0) -> Tensor:
+def tch(losses: Tensor, preference: Tensor | Sequence[float], ideal: float | Tensor = 0.0) -> Tensor:
     """Tchebycheff value max_i w_i (f_i - z_i).
 
     Args:
@@ -25,7 +27,7 @@ def tch(losses: Tensor, preference: Tensor, ideal: float | Tensor = 0.0) -> Tens
     return _weighted(losses, preference, ideal).amax(-1)
 
 
-def imbalance(losses: Tensor, preference: Tensor, ideal: float | Tensor = 0.0) -> Tensor:
+def imbalance(losses: Tensor, preference: Tensor | Sequence[float], ideal: float | Tensor = 0.0) -> Tensor:
     """Largest over smallest w_i (f_i - z_i), minus 1: 0 where the preference is met exactly.
 
     Infinite where the smallest is not positive, as with a zero in the preference, unless all are
@@ -47,7 +49,7 @@ def imbalance(losses: Tensor, preference: Tensor, ideal: float | Tensor = 0.0) -
     return ratio.where(excess != 0, 0)
 
 
-def angle(losses: Tensor, preference: Tensor, ideal: float | Tensor = 0.0) -> Tensor:
+def angle(losses: Tensor, preference: Tensor | Sequence[float], ideal: float | Tensor = 0.0) -> Tensor:
     """Angle in radians between f - z and the ray 1/w: 0 where the preference is met exactly.
 
     Accurate also for tiny angles. NaN where f = z, which lies on every ray.
@@ -60,7 +62,7 @@ def angle(losses: Tensor, preference: Tensor, ideal: float | Tensor = 0.0) -> Te
     Returns:
         The angles (*B,).
     """
-    _check(losses, preference)
+    preference = _fitting(losses, preference)
     least = preference.amin(-1, keepdim=True)
     # 1/w scaled by the smallest w, so that a zero in w gives the axis and not an infinite ray.
     ray = (least / preference.where(preference != 0, 1)).where(preference != least, 1)
@@ -77,14 +79,16 @@ def _unit(vector: Tensor) -> Tensor:
     return vector / _norm(vector).unsqueeze(-1)
 
 
-def _weighted(losses: Tensor, preference: Tensor, ideal: float | Tensor) -> Tensor:
-    _check(losses, preference)
-    return preference * (losses - ideal)
+def _weighted(losses: Tensor, preference: Tensor | Sequence[float], ideal: float | Tensor) -> Tensor:
+    return _fitting(losses, preference) * (losses - ideal)
 
 
-def _check(losses: Tensor, preference: Tensor) -> None:
+def _fitting(losses: Tensor, preference: Tensor | Sequence[float]) -> Tensor:
+    """The preference as a tensor, or a ValueError if it is not for these losses."""
+    w = torch.as_tensor(preference)
     require(
-        losses.ndim > 0 and preference.shape[-1:] == losses.shape[-1:],
+        losses.ndim > 0 and w.shape[-1:] == losses.shape[-1:],
         "preference must have one entry per objective in its last dimension",
-        lambda: f"shape {[*preference.shape]} for losses of shape {[*losses.shape]}",
+        lambda: f"shape {[*w.shape]} for losses of shape {[*losses.shape]}",
     )
+    return w

@@ -1,6 +1,6 @@
 """What a weighting is, and what every weighting does with its arguments."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, NamedTuple, Protocol, TypeVar
 
 import torch
@@ -14,7 +14,7 @@ __all__ = ["Ideal", "Observed", "Stateless", "Weighting", "Wrapper", "emit", "ob
 
 S = TypeVar("S")
 
-Ideal = float | tuple[float, ...] | Tensor
+Ideal = float | Sequence[float] | Tensor
 """An ideal point z: one value for all objectives, one for each, or a tensor that broadcasts to (*B, m)."""
 
 
