@@ -11,7 +11,7 @@ export OMP_NUM_THREADS ?= 1
 export MALLOC_TRIM_THRESHOLD_ := 1000000000
 export MALLOC_MMAP_THRESHOLD_ := 1000000000
 
-.PHONY: demo test test-slow lint bench docs clean install
+.PHONY: demo test test-slow flower-e2e lint bench docs clean install
 
 install: $(STAMP)
 
@@ -37,6 +37,11 @@ test: lint
 
 test-slow: $(STAMP)
 	$(PY) -m pytest -n $(WORKERS)
+
+# The Flower app in real processes: on Ray, and deployed on loopback with things going wrong; some ten minutes.
+flower-e2e: $(STAMP)
+	$(PY) -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[flower-simulation]'
+	$(PY) tests/flower/e2e.py
 
 bench: $(STAMP)
 	$(PY) benchmarks/kernels.py

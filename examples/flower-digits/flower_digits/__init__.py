@@ -1,0 +1,1 @@
+"""Rotated digits, learned by clients that are served evenly."""

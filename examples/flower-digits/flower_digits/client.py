@@ -1,0 +1,31 @@
+"""The client: it trains on its digits, and tests what it is sent on others that are turned alike."""
+
+import torch
+from flwr.app import Context, Message
+from flwr.clientapp import ClientApp
+from torch import Tensor
+
+from equipoise.federated import LocalWork
+from equipoise.flower import evaluate_function, train_function
+from flower_digits.task import MODEL, samples
+
+torch.set_num_threads(1)  # a model of 3,760 numbers is not faster with more
+app = ClientApp()
+
+
+def own(context: Context, *, test: bool = False) -> tuple[Tensor, Tensor]:
+    config = context.run_config
+    client = int(context.node_config["partition-id"])
+    return samples(client, int(config["clients"]), int(config["seed"]), test=test)
+
+
+@app.train()
+def train(message: Message, context: Context) -> Message:
+    config = context.run_config
+    work = LocalWork(int(config["local-epochs"]), None, float(config["local-step-size"]))
+    return train_function(MODEL.module, own, work)(message, context)
+
+
+@app.evaluate()
+def evaluate(message: Message, context: Context) -> Message:
+    return evaluate_function(MODEL.module, lambda held: own(held, test=True))(message, context)

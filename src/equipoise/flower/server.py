@@ -1,0 +1,233 @@
+"""The server between rounds and in one: the model, the weights, the record of the trajectory."""
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from equipoise import state
+from equipoise.conversion import Adaptive, AdaptiveState, Average, Conversion, store
+from equipoise.errors import require
+from equipoise.flower import arrays as sums
+from equipoise.flower.checkpoint import Checkpoint, Kept
+from equipoise.train.archive import Numbers, carry_out
+from equipoise.train.checkpoint import check_tensors, describe
+from equipoise.weighting import Weighting
+
+__all__ = ["Server", "ServerOptimizer"]
+
+ServerOptimizer = Callable[[list[Tensor]], torch.optim.Optimizer]
+
+_STATISTICS = ("running_mean", "running_var", "num_batches_tracked")
+
+
+class Server:
+    """One run.
+
+    Args:
+        theta: The model: everything that clients receive.
+        weighting: Of the objectives.
+        preference: w, (m,).
+        conversion: Of the trajectory.
+        optimizer: Makes the server's optimizer, if it has one.
+        step_size: η of the clients' work.
+        average: Whether `Average` takes the models before the server's step or after it.
+        statistics: Arrays that are averaged and not weighed; None for those of BatchNorm.
+    """
+
+    def __init__(
+        self,
+        theta: dict[str, Tensor],
+        weighting: Weighting[Any],
+        preference: Tensor,
+        conversion: Conversion[Any],
+        *,
+        optimizer: ServerOptimizer | None,
+        step_size: float,
+        average: Literal["before", "after"],
+        statistics: Collection[str] | None,
+    ) -> None:
+        self.round = 0
+        """Rounds done."""
+        self.theta = theta
+        self.weighting, self.preference, self.conversion = weighting, preference, conversion
+        self.step_size, self.average, self.statistics = step_size, average, statistics
+        learned, blank = self.learned, torch.zeros_like(preference)
+        require(len(learned) > 0, "arrays must hold floating-point numbers that are learned", sorted(theta))
+        self.optimizer = None if optimizer is None else optimizer([x.clone() for x in learned.values()])
+        self.dual: Any = weighting.init(blank, **self._statistics(()))
+        """The weighting's state."""
+        self.record: Any = conversion.init(learned, blank)
+        """The conversion's state."""
+        self._changed = {0}  # slots of the archive that the checkpoint does not have
+
+    @property
+    def learned(self) -> dict[str, Tensor]:
+        """The part of the model that is weighed and converted: floating-point numbers, no running statistics."""
+
+        def fixed(name: str) -> bool:
+            return name.endswith(_STATISTICS) if self.statistics is None else name in self.statistics
+
+        return {name: x for name, x in self.theta.items() if x.is_floating_point() and not fixed(name)}
+
+    @property
+    def weights(self) -> Tensor | None:
+        """λ, (m,), for weightings that have one."""
+        find = getattr(self.weighting, "weights", None)
+        return None if find is None else find(self.dual)
+
+    @property
+    def archive_size(self) -> int | None:
+        """Copies in the archive, for a conversion that has one."""
+        return int(self.conversion.size(self.record)) if isinstance(self.conversion, Adaptive) else None
+
+    def solution(self) -> dict[str, Tensor]:
+        """The converted model, with the newest of what is not weighed."""
+        answer = self.conversion.output(self.record)
+        return {name: answer[name].to(x.dtype) if name in answer else x for name, x in self.theta.items()}
+
+    # --------------------------------------------------------------------------- a round
+    def advance(self, losses: Tensor, mask: Tensor | None, pi: Tensor | None, parts: Sequence[sums.Part]) -> Tensor:
+        """One round.
+
+        Args:
+            losses: f(θ) of every objective, (m,); anything where it is absent.
+            mask: Who was heard, (m,); None for everyone.
+            pi: How probable that was, (m,); None for certain.
+            parts: What the clients sent.
+
+        Returns:
+            The coefficients c of the objectives' models, (m,).
+        """
+        extra = self._statistics(parts) if pi is None else {**self._statistics(parts), "inclusion": pi}
+        c, dual = self.weighting.update(losses, self.dual, self.preference, mask=mask, **extra)
+        c = c * len(c) if self.weighting.dual else c
+        self._enter(losses, mask, before=True)
+        self.theta = self._step(c, parts, self.weighting.rows(dual))
+        self.dual = dual
+        self._enter(losses, mask, before=False)
+        return c
+
+    def _statistics(self, parts: Sequence[sums.Part]) -> dict[str, Tensor]:
+        """What the weighting needs of the pseudo-gradients (θ − θ_i)/η."""
+        makers = {"gramian": sums.gramian, "jacobian": sums.jacobian}
+        views = {name: x.numpy() for name, x in self.learned.items()}
+        m = len(self.preference)
+        return {name: makers[name](views, parts, m, self.step_size) for name in self.weighting.needs}
+
+    def _step(self, c: Tensor, parts: Sequence[sums.Part], rows: Tensor | None) -> dict[str, Tensor]:
+        """θ + Σ c_i (θ_i − θ), or θ − η Σ c_i g_i with the rows g that a weighting tracks."""
+        learned = self.learned
+        weighed = [float(c[part.objective]) * part.share for part in parts]
+        even = [1.0 / len(parts)] * len(parts)
+        new = {}
+        for name, x in self.theta.items():
+            if not x.is_floating_point():  # a counter
+                new[name] = torch.from_numpy(np.array(parts[0].arrays[name], dtype=x.numpy().dtype))
+            elif name not in learned or rows is None:
+                each = weighed if name in learned else even
+                terms = [(k, part.arrays[name]) for k, part in zip(each, parts, strict=True)]
+                new[name] = torch.from_numpy(sums.combined(x.numpy(), 1.0 - sum(each), terms))
+        if rows is not None:
+            new |= _moved(learned, self.step_size * (c.to(rows) @ rows))
+        if self.optimizer is not None:
+            new |= _optimized(self.optimizer, learned, new)
+        return {name: new[name] for name in self.theta}
+
+    def _enter(self, losses: Tensor, mask: Tensor | None, *, before: bool) -> None:
+        """Adaptive compares by the losses at θ⁽ᵗ⁾ and so records θ⁽ᵗ⁾; Last has the newest model."""
+        how = self.conversion
+        early = isinstance(how, Adaptive) or (isinstance(how, Average) and self.average == "before")
+        if early != before:
+            return
+        if not isinstance(how, Adaptive):
+            self.record = how.update(self.learned, losses, self.record, mask=mask)
+            return
+        ledger, slots = how.ledger.grown(self.record.ledger), self.record.slots
+        if ledger.weights.shape != self.record.ledger.weights.shape:
+            slots = store.resize(slots, 0, ledger.weights.shape[-1])
+        plan, ledger = how.ledger.update(losses, ledger, mask)
+        numbers = Numbers(*(number.item() for number in plan))  # type: ignore[arg-type]
+        carry_out(numbers, self.learned, slots)
+        self._changed |= {numbers.into} if numbers.mix > 0 else set()
+        self._changed |= {numbers.write} if numbers.gain > 0 else set()
+        self.record = AdaptiveState(ledger, slots)
+
+    # --------------------------------------------------------------------------- checkpoints
+    def settings(self) -> dict[str, str]:
+        """What decides the course of the run, for telling checkpoints apart."""
+        return {
+            **describe(weighting=self.weighting, conversion=self.conversion, preference=self.preference),
+            "server_optimizer": repr(self.optimizer),
+            "step_size": repr(self.step_size),
+            "average": repr(self.average),
+            "statistics": repr(None if self.statistics is None else sorted(self.statistics)),
+            **{f"arrays.{name}": f"{x.dtype} {tuple(x.shape)}" for name, x in self.theta.items()},
+        }
+
+    def keep(self, checkpoint: Checkpoint, settings: Mapping[str, str], *, moved: bool) -> None:
+        """Write a checkpoint; if nothing moved in this round, of the round's number alone."""
+        slots: dict[int, dict[str, Tensor]] = {}
+        used: set[int] = set()
+        record = self.record
+        if isinstance(self.conversion, Adaptive):
+            held = record.ledger.weights > 0
+            used = set(torch.nonzero(held).squeeze(-1).tolist()) or {0}
+            slots = {j: {n: x[j] for n, x in record.slots.items()} for j in sorted(self._changed & used)}
+            record = record.ledger
+        tensors = {f"weighting.{n}": x for n, x in state.flatten(self.dual).items()}
+        tensors |= {f"record.{n}": x for n, x in state.flatten(record).items()}
+        if self.optimizer is not None:
+            for k, own in self.optimizer.state_dict()["state"].items():
+                tensors |= {f"optimizer.{k}.{n}": torch.as_tensor(x) for n, x in own.items() if x is not None}
+        model = self.theta if moved or checkpoint.empty else {}
+        checkpoint.keep(Kept(self.round, model, tensors, slots), settings, used)
+        self._changed.clear()
+
+    def restore(self, checkpoint: Checkpoint, settings: Mapping[str, str]) -> None:
+        """Go on from a checkpoint of the same settings."""
+        kept = checkpoint.load(settings)
+
+        def part(prefix: str) -> dict[str, Tensor]:
+            return {n.removeprefix(prefix): x for n, x in kept.state.items() if n.startswith(prefix)}
+
+        check_tensors(kept.model, self.theta)
+        self.round, self.theta = kept.round, {name: kept.model[name] for name in self.theta}
+        self.dual = state.unflatten(part("weighting."), self.dual)
+        if isinstance(self.conversion, Adaptive):
+            ledger = state.unflatten(part("record."), self.record.ledger)
+            slots = store.resize(self.record.slots, 0, ledger.weights.shape[-1])
+            for j, models in kept.slots.items():
+                for name, x in models.items():
+                    slots[name][j] = x
+            self.record = AdaptiveState(ledger, slots)
+        else:
+            self.record = state.unflatten(part("record."), self.record)
+        if self.optimizer is not None:
+            own: dict[int, dict[str, Tensor]] = {}
+            for key, x in part("optimizer.").items():
+                k, _, name = key.partition(".")
+                own.setdefault(int(k), {})[name] = x
+            self.optimizer.load_state_dict({**self.optimizer.state_dict(), "state": own})
+        self._changed.clear()
+
+
+def _moved(learned: Mapping[str, Tensor], move: Tensor) -> dict[str, Tensor]:
+    """θ minus a vector that holds all of it."""
+    pieces = torch.split(move, [x.numel() for x in learned.values()])
+    return {n: x - piece.reshape(x.shape).to(x) for (n, x), piece in zip(learned.items(), pieces, strict=True)}
+
+
+def _optimized(
+    optimizer: torch.optim.Optimizer, learned: Mapping[str, Tensor], new: Mapping[str, Tensor]
+) -> dict[str, Tensor]:
+    """Where the optimizer goes from θ if θ − θ_new is the gradient."""
+    held = [p for group in optimizer.param_groups for p in group["params"]]
+    for p, (name, x) in zip(held, learned.items(), strict=True):
+        p.data.copy_(x)
+        p.grad = x - new[name]
+    optimizer.step()
+    optimizer.zero_grad()
+    return {name: p.detach().clone() for p, name in zip(held, learned, strict=True)}

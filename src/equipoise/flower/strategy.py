@@ -1,0 +1,388 @@
+"""A Flower strategy: clients, or groups of clients, as objectives, weighed by any method of the library."""
+
+import hashlib
+import logging
+import os
+import time
+from collections.abc import Callable, Collection, Iterable, Sequence
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+import torch
+from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
+from flwr.serverapp import Grid
+from flwr.serverapp.strategy import FedAvg, Result
+from torch import Tensor
+
+from equipoise import metrics
+from equipoise import preference as preferences
+from equipoise.conversion import Adaptive, Conversion
+from equipoise.errors import require
+from equipoise.flower import arrays as sums
+from equipoise.flower.cap import LossCap
+from equipoise.flower.checkpoint import Checkpoint
+from equipoise.flower.objectives import Groups, Objectives, inclusion
+from equipoise.flower.replies import Heard, Rejected, hear
+from equipoise.flower.server import Server, ServerOptimizer
+from equipoise.weighting import Weighting
+
+__all__ = ["PreferenceStrategy"]
+
+LOG = logging.getLogger("flwr")
+
+EvaluateFn = Callable[[int, ArrayRecord], MetricRecord | None]
+
+LISTED = 1000
+"""With more objectives than this, λ and coefficients are not listed in every round's metrics."""
+
+
+class _Sample(NamedTuple):
+    """How many nodes were asked in a round, and of how many."""
+
+    drawn: int
+    nodes: int
+
+
+class _Round(NamedTuple):
+    """What the objectives have to say."""
+
+    parts: list[sums.Part]
+    losses: Tensor
+    """(m,)."""
+    present: Tensor
+    """Who was heard, (m,)."""
+    capped: int
+    """Losses that were capped."""
+
+
+class PreferenceStrategy(FedAvg):
+    r"""Federated learning with a preference over objectives.
+
+    In round t the clients receive θ and send back θ_i and their losses f_i; the weighting turns these into coefficients
+    c, and the server moves to θ + Σ c_i (θ_i − θ). The conversion records the trajectory; `solution()` is its answer.
+    A reply reports, in one MetricRecord, `partition-id`, `loss`, `num-examples` and possibly `accuracy`, and has the
+    model in one ArrayRecord, as those of `train_function` do.
+
+    Args:
+        weighting: Any weighting of the library.
+        preference: w, one entry per objective, summing to one; uniform if not given.
+        conversion: What the answer is; `Adaptive(capacity=8)` if not given.
+        objectives: Their number, if each is the client of that partition id, or the partition ids of each: its loss
+            and model are then the means of its clients', weighted by their numbers of samples.
+        server_optimizer: Makes the optimizer of a list of tensors that takes −Σ c_i (θ_i − θ) for a gradient; without
+            one θ moves by Σ c_i (θ_i − θ).
+        step_size: η of the clients' work: (θ − θ_i)/η are the pseudo-gradients for weightings that need some.
+        average: Whether `Average` takes the models before the server's step or after it.
+        seed: Of the draw of clients; sent to the clients, for theirs.
+        dropout: The probability that a client that was asked does not answer, as far as it is known: gains and
+            coefficients are divided by the probability of being heard.
+        cap: A limit on reported losses.
+        statistics: Arrays that are averaged over the clients, not weighed, and not part of the answer's average;
+            those of BatchNorm if not given.
+        evaluate_solution: Whether evaluation, on clients and on the server, is of the solution, not of θ.
+        checkpoint: A folder for the server's state, written after every round.
+        resume: A folder with such a state: `start` goes on after its round, and on writing to it.
+        **fedavg: Arguments of Flower's `FedAvg`, such as `fraction_train` and `min_available_nodes`. What
+            `train_metrics_aggr_fn` and `evaluate_metrics_aggr_fn` give is added to the metrics.
+    """
+
+    def __init__(
+        self,
+        weighting: Weighting[Any],
+        preference: Tensor | Sequence[float] | None = None,
+        conversion: Conversion[Any] | None = None,
+        *,
+        objectives: Objectives,
+        server_optimizer: ServerOptimizer | None = None,
+        step_size: float = 1.0,
+        average: Literal["before", "after"] = "before",
+        seed: int = 0,
+        dropout: float = 0.0,
+        cap: LossCap | None = None,
+        statistics: Collection[str] | None = None,
+        evaluate_solution: bool = False,
+        checkpoint: str | os.PathLike[str] | None = None,
+        resume: str | os.PathLike[str] | None = None,
+        **fedavg: Any,
+    ) -> None:
+        require(0 < step_size < float("inf"), "step_size must be positive and finite", step_size)
+        require(average in {"before", "after"}, 'average must be "before" or "after"', average)
+        require(0 <= dropout < 1, "dropout must lie in [0, 1)", dropout)
+        super().__init__(**fedavg)
+        self._more = {kind: fedavg.get(f"{kind}_metrics_aggr_fn") for kind in ("train", "evaluate")}
+        self.weighting, self.conversion = weighting, Adaptive(capacity=8) if conversion is None else conversion
+        self.groups = Groups(objectives)
+        self.preference = _weights(preference, self.groups.count)
+        self.server_optimizer, self.step_size = server_optimizer, step_size
+        self.average: Literal["before", "after"] = average
+        self.seed, self.dropout, self.cap = seed, dropout, cap
+        self.statistics, self.evaluate_solution = statistics, evaluate_solution
+        place = checkpoint if resume is None else resume
+        self.checkpoint = None if place is None else Checkpoint(place)
+        self.resume = resume is not None
+        self.rejected: list[Rejected] = []
+        """Every reply that did not count."""
+        self.checkpoint_seconds = 0.0
+        """Time spent on writing checkpoints."""
+        self._server: Server | None = None
+        self._sent: ArrayRecord | None = None
+        self._sample: _Sample | None = None
+        self._described: dict[str, str] | None = None
+        self._before = 0  # rounds done when `start` was called: Flower counts from one
+
+    # --------------------------------------------------------------------------- Flower's verbs
+    def start(
+        self,
+        grid: Grid,
+        initial_arrays: ArrayRecord,
+        num_rounds: int = 3,
+        timeout: float = 3600,
+        train_config: ConfigRecord | None = None,
+        evaluate_config: ConfigRecord | None = None,
+        evaluate_fn: EvaluateFn | None = None,
+    ) -> Result:
+        """Flower's loop over rounds; when resumed, over those of the `num_rounds` that are still to be done."""
+        server = self._begin(initial_arrays)
+        if self.resume and self.checkpoint is not None:
+            server.restore(self.checkpoint, self._settings())
+            LOG.info("resumed after round %d of %d", server.round, num_rounds)
+        before = self._before = server.round
+        self._sent = sums.packed(server.theta)
+
+        def evaluate(round_: int, arrays: ArrayRecord) -> MetricRecord | None:
+            assert evaluate_fn is not None  # noqa: S101
+            return evaluate_fn(before + round_, self.solution() if self.evaluate_solution else arrays)
+
+        result = super().start(
+            grid,
+            self._sent,
+            max(num_rounds - before, 0),
+            timeout,
+            train_config,
+            evaluate_config,
+            None if evaluate_fn is None else evaluate,
+        )
+        for kind in ("train_metrics_clientapp", "evaluate_metrics_clientapp", "evaluate_metrics_serverapp"):
+            setattr(result, kind, {before + r: found for r, found in getattr(result, kind).items()})
+        result.arrays = self._sent
+        return result
+
+    def configure_train(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """Ask a random share of the nodes; the draw depends on the seed, the round and the nodes' ids alone."""
+        if self._server is None:
+            self._begin(arrays)
+        elif arrays is not self._sent:
+            self._server.theta = sums.unpacked(arrays)
+        self._sent = arrays
+        if self.fraction_train == 0.0:
+            return []
+        t, nodes = self._before + server_round, self._nodes(grid)
+        asked = min(max(1, round(self.fraction_train * len(nodes)), self.min_train_nodes), len(nodes))
+        order = np.random.default_rng((self.seed, t, 1)).permutation(len(nodes))
+        self._sample = _Sample(asked, len(nodes))
+        LOG.info("round %d: %d of %d nodes are asked", t, asked, len(nodes))
+        config["server-round"], config["seed"] = t, self.seed
+        content = RecordDict({self.arrayrecord_key: arrays, self.configrecord_key: config})
+        drawn = (nodes[k] for k in sorted(order[:asked]))
+        return [Message(content=content, message_type=MessageType.TRAIN, dst_node_id=node) for node in drawn]
+
+    def aggregate_train(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        """One round of the server: weigh the objectives, record the model, move it."""
+        server, t = self._held(), self._before + server_round
+        heard = self._hear(t, replies, {name: x.numpy() for name, x in server.theta.items()})
+        server.round = t
+        if not heard:
+            LOG.warning("round %d skipped: no reply counts; model, weights and archive stay as they are", t)
+            self._keep(moved=False)
+            return None, None
+        said = self._objectives(t, heard, self.cap)
+        pi = self._inclusion()
+        mask = None if pi is None and bool(said.present.all()) else said.present
+        weights = server.weights
+        c = server.advance(said.losses, mask, pi, said.parts)
+        self._watch(t, said, weights, server.weights)
+        self._keep(moved=True)
+        self._sent = sums.packed(server.theta)
+        return self._sent, self._metrics(heard, said, c)
+
+    def configure_evaluate(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """As Flower does, of the solution if that is wanted."""
+        evaluated = self.solution() if self.evaluate_solution and self.fraction_evaluate > 0 else arrays
+        return super().configure_evaluate(self._before + server_round, evaluated, config, grid)
+
+    def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
+        """Mean loss and accuracy over all samples, the worst objective's loss, and the accuracy parity."""
+        t = self._before + server_round
+        heard = self._hear(t, replies, None)
+        if not heard:
+            return None
+        return MetricRecord({**self._scores(heard, self._objectives(t, heard, None)), **self._own("evaluate", heard)})
+
+    def summary(self) -> None:
+        """Log the configuration."""
+        LOG.info("\t├──> %s", self.weighting)
+        LOG.info("\t├──> %s on %d objectives", self.conversion, self.groups.count)
+        super().summary()
+
+    # --------------------------------------------------------------------------- the answer
+    def solution(self) -> ArrayRecord:
+        """The converted model, with the newest of what is not weighed."""
+        return sums.packed(self._held().solution())
+
+    @property
+    def weights(self) -> Tensor | None:
+        """λ, (m,), for weightings that have one."""
+        return self._held().weights
+
+    @property
+    def round(self) -> int:
+        """Rounds done."""
+        return self._held().round
+
+    # --------------------------------------------------------------------------- parts of a round
+    def _begin(self, arrays: ArrayRecord) -> Server:
+        self._before, self.rejected, self.checkpoint_seconds, self._described = 0, [], 0.0, None
+        self._server = Server(
+            sums.unpacked(arrays),
+            self.weighting,
+            self.preference,
+            self.conversion,
+            optimizer=self.server_optimizer,
+            step_size=self.step_size,
+            average=self.average,
+            statistics=self.statistics,
+        )
+        return self._server
+
+    def _held(self) -> Server:
+        if self._server is None:
+            raise RuntimeError("the strategy must be started before this; found it not started")
+        return self._server
+
+    def _nodes(self, grid: Grid) -> list[int]:
+        """All nodes, once there are as many as there must be."""
+        least = max(self.min_available_nodes, self.min_train_nodes)
+        while len(nodes := sorted(grid.get_node_ids())) < least:
+            LOG.info("waiting for nodes: %d connected, %d needed", len(nodes), least)
+            time.sleep(1)
+        return nodes
+
+    def _hear(self, t: int, replies: Iterable[Message], like: sums.Arrays | None) -> list[Heard]:
+        heard, rejected = hear(replies, self.groups, like, t)
+        for one in rejected:
+            LOG.warning("round %d: reply of node %d rejected: %s", t, one.node, one.reason)
+        self.rejected += rejected
+        return heard
+
+    def _objectives(self, t: int, heard: Sequence[Heard], cap: LossCap | None) -> _Round:
+        which, counts = _objectives_of(heard), _numbers(one.examples for one in heard)
+        total = self._sum(which, counts)
+        shares = counts / total[which]
+        losses = self._sum(which, shares * _numbers(one.loss for one in heard))
+        present = total > 0
+        parts = [sums.Part(one.arrays, one.objective, share) for one, share in zip(heard, shares.tolist(), strict=True)]
+        if cap is None:
+            return _Round(parts, losses, present, 0)
+        limits = cap.limits(losses[present])
+        over = torch.nonzero(present).squeeze(-1)[losses[present] > limits].tolist()
+        for j in over:
+            nodes = [one.node for one in heard if one.objective == j]
+            LOG.warning("round %d: loss %.6g of objective %d, from nodes %s, is capped", t, losses[j], j, nodes)
+        losses[present] = torch.minimum(losses[present], limits)
+        return _Round(parts, losses, present, len(over))
+
+    def _sum(self, which: Tensor, values: Tensor) -> Tensor:
+        """Sums over the clients of every objective, (m,)."""
+        return torch.zeros(self.groups.count, dtype=torch.float64).index_add_(0, which, values)
+
+    def _inclusion(self) -> Tensor | None:
+        """π of every objective, (m,); None if everyone was asked and answers for sure."""
+        if self._sample is None or (self._sample.drawn == self._sample.nodes and self.dropout == 0):
+            return None
+        return inclusion(self.groups.sizes, *self._sample, self.dropout)
+
+    # --------------------------------------------------------------------------- what is told
+    def _watch(self, t: int, said: _Round, before: Tensor | None, after: Tensor | None) -> None:
+        """Say so if one objective takes nearly all the weight in one round."""
+        if before is None or after is None or len(after) < 3:
+            return
+        worst = int(after.argmax())
+        if float(after[worst]) > 0.9 and float(before[worst]) < 0.5:
+            rest = f"loss {said.losses[worst]:.6g}, median {said.losses[said.present].median():.6g}; see LossCap"
+            LOG.warning("round %d: objective %d takes %.1f %% of the weight: %s", t, worst, 100 * after[worst], rest)
+
+    def _scores(self, heard: Sequence[Heard], said: _Round) -> dict[str, Any]:
+        """Of the objectives that were heard, with losses as they count."""
+        which, counts = _objectives_of(heard), _numbers(one.examples for one in heard)
+        losses, samples = said.losses[said.present], self._sum(which, counts)[said.present]
+        mean, worst = samples @ losses / samples.sum(), metrics.agnostic_loss(losses)
+        scores: dict[str, Any] = {"loss": float(mean), "agnostic-loss": float(worst)}
+        shares = [one.accuracy for one in heard if one.accuracy is not None]
+        if len(shares) == len(heard):
+            right = self._sum(which, counts * _numbers(shares))[said.present]
+            scores["accuracy"] = float(right.sum() / samples.sum())
+            scores["accuracy-parity"] = float(metrics.accuracy_parity(right, samples))
+        return scores
+
+    def _metrics(self, heard: Sequence[Heard], said: _Round, c: Tensor) -> MetricRecord:
+        server = self._held()
+        told = self._scores(heard, said)
+        told |= {"objectives-heard": int(said.present.sum()), "capped": said.capped}
+        told["rejected"] = sum(one.round == server.round for one in self.rejected)
+        if server.archive_size is not None:
+            told["archive-size"] = server.archive_size
+        weights = server.weights
+        if self.groups.count <= LISTED:
+            told["coefficients"] = c.tolist()
+            told |= {} if weights is None else {"lambda": weights.tolist()}
+        elif weights is not None:
+            told["lambda-largest"] = float(weights.max())
+            told["lambda-effective"] = float(1.0 / weights.double().square().sum())
+        return MetricRecord({**told, **self._own("train", heard)})
+
+    def _own(self, kind: str, heard: Sequence[Heard]) -> dict[str, Any]:
+        """What the user's own function makes of the replies."""
+        make = self._more[kind]
+        return {} if make is None else dict(make([one.content for one in heard], self.weighted_by_key))
+
+    # --------------------------------------------------------------------------- checkpoints
+    def _settings(self) -> dict[str, str]:
+        if self._described is None:
+            own = ("groups", "fraction_train", "min_train_nodes", "seed", "dropout", "cap")
+            told = {**self._held().settings(), **{name: repr(getattr(self, name)) for name in own}}
+            self._described = {name: _brief(text) for name, text in told.items()}
+        return self._described
+
+    def _keep(self, *, moved: bool) -> None:
+        if self.checkpoint is None:
+            return
+        began = time.perf_counter()
+        self._held().keep(self.checkpoint, self._settings(), moved=moved)
+        self.checkpoint_seconds += time.perf_counter() - began
+
+
+def _numbers(numbers: Iterable[float]) -> Tensor:
+    return torch.tensor(list(numbers), dtype=torch.float64)
+
+
+def _objectives_of(heard: Iterable[Heard]) -> Tensor:
+    return torch.tensor([one.objective for one in heard])
+
+
+def _brief(text: str) -> str:
+    """A text, or its checksum if it is that of a million objectives."""
+    return text if len(text) <= 10_000 else f"sha256 {hashlib.sha256(text.encode()).hexdigest()}"
+
+
+def _weights(w: Tensor | Sequence[float] | None, m: int) -> Tensor:
+    if w is None:
+        return torch.full((m,), 1.0 / m, dtype=torch.float64)
+    found = preferences.validate(torch.as_tensor(w), m)
+    require(found.ndim == 1, "preference must have shape (m,), one entry per objective", tuple(found.shape))
+    return found.to(torch.float64)

@@ -1,0 +1,210 @@
+"""A run that was killed and resumed is the run that was not."""
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+pytest.importorskip("flwr", reason="Flower is not installed: pip install 'equipoise[flower]'")
+
+from flwr.app import Context, Message
+
+import equipoise as eq
+from equipoise.errors import StateMismatchError
+from equipoise.flower import LossCap, checkpoint
+
+Maker = Callable[..., Any]
+CONVERSIONS = [eq.Last(), eq.Average(power=1.0), eq.Adaptive(), eq.Adaptive(power=2.0, capacity=2)]
+WEIGHTINGS = [
+    eq.OMD(2.0, eq.Entropic()),
+    eq.OMD("adaptive", eq.Euclidean(), optimism=1.0),
+    eq.weighting.ExcessRisk(),
+    eq.weighting.MoCo(),
+    eq.Momentum(eq.SmoothTchebycheff(0.1)),
+]
+
+
+def ends(strategy: Any, result: Any) -> tuple[Any, ...]:
+    weights = strategy.weights
+    return (
+        {name: array.data for name, array in result.arrays.items()},
+        {name: array.data for name, array in strategy.solution().items()},
+        None if weights is None else weights.tolist(),
+        strategy.round,
+    )
+
+
+def check_resumed(own: Any, folder: Path, **settings: Any) -> None:
+    """Seven rounds at once against three, a new process's worth of objects, and four."""
+    whole = own.strategy(**settings)
+    undisturbed = ends(whole, whole.start(own.grid(), own.arrays(), num_rounds=7))
+    first = own.strategy(checkpoint=folder, **settings)
+    first.start(own.grid(), own.arrays(), num_rounds=3)
+    second = own.strategy(resume=folder, **settings)
+    result = second.start(own.grid(), own.arrays(), num_rounds=7)
+    assert ends(second, result) == undisturbed
+    assert sorted(result.train_metrics_clientapp) == [4, 5, 6, 7]
+
+
+@pytest.mark.parametrize("conversion", CONVERSIONS, ids=repr)
+def test_every_conversion_resumes(town: Maker, tmp_path: Path, conversion: Any):
+    check_resumed(town(), tmp_path, conversion=conversion)
+
+
+@pytest.mark.parametrize("weighting", WEIGHTINGS, ids=repr)
+def test_every_kind_of_state_resumes(town: Maker, tmp_path: Path, weighting: Any):
+    check_resumed(town(), tmp_path, weighting=weighting)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda params: torch.optim.Adam(params, lr=0.1),
+        lambda params: torch.optim.SGD(params, lr=0.5, momentum=0.9),
+    ],
+)
+def test_server_optimizers_resume(town: Maker, tmp_path: Path, make: Any):
+    check_resumed(town(), tmp_path, server_optimizer=make)
+
+
+def test_sampling_and_caps_resume(town: Maker, tmp_path: Path):
+    check_resumed(town((6,) * 8), tmp_path, fraction_train=0.4, cap=LossCap())
+
+
+def test_the_archive_grows_across_a_resume(town: Maker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("equipoise.conversion.ledger._FIRST_SLOTS", 2)
+    check_resumed(town(), tmp_path, conversion=eq.Adaptive(ties="keep"))
+
+
+def test_nothing_is_left_to_do(town: Maker, tmp_path: Path):
+    own = town()
+    first = own.strategy(checkpoint=tmp_path)
+    done = ends(first, first.start(own.grid(), own.arrays(), num_rounds=3))
+    second = own.strategy(resume=tmp_path)
+    result = second.start(own.grid(), own.arrays(), num_rounds=3)
+    assert ends(second, result) == done
+    assert result.train_metrics_clientapp == {}
+
+
+@pytest.mark.parametrize("at", range(1, 12))
+def test_whenever_it_dies_the_checkpoint_is_whole(town: Maker, tmp_path: Path, at: int):
+    """The at-th move of a file into place fails: what is there then is the state after some round."""
+    own = town()
+    moves = 0
+
+    class Stop(Exception):  # noqa: N818
+        pass
+
+    def replace(self: Path, target: Path) -> None:
+        nonlocal moves
+        moves += 1
+        if moves == at + 4:
+            raise Stop
+        os.replace(self, target)  # noqa: PTH105
+
+    reference = own.strategy(conversion=eq.Adaptive(capacity=2))
+    undisturbed = ends(reference, reference.start(own.grid(), own.arrays(), num_rounds=6))
+    dying = own.strategy(conversion=eq.Adaptive(capacity=2), checkpoint=tmp_path)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Path, "replace", replace)
+        with pytest.raises(Stop):
+            dying.start(own.grid(), own.arrays(), num_rounds=6)
+    second = own.strategy(conversion=eq.Adaptive(capacity=2), resume=tmp_path)
+    assert ends(second, second.start(own.grid(), own.arrays(), num_rounds=6)) == undisturbed
+
+
+def test_only_changed_slots_are_written_and_stale_files_removed(
+    town: Maker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    own = town()
+    written: list[str] = []
+    write = checkpoint.Checkpoint._write
+
+    def counted(self: Any, name: str, tensors: Any) -> None:
+        written.append(name.rsplit("-", 2)[0])
+        write(self, name, tensors)
+
+    monkeypatch.setattr(checkpoint.Checkpoint, "_write", counted)
+    strategy = own.strategy(conversion=eq.Adaptive(capacity=3, ties="keep"), checkpoint=tmp_path)
+    strategy.start(own.grid(), own.arrays(), num_rounds=8)
+    assert written.count("model") == written.count("state") == 8
+    slots = [name for name in written if name.startswith("slot")]
+    assert len(slots) <= 2 * 8  # a plan changes at most two slots
+    listed = json.loads((tmp_path / "checkpoint.json").read_text())["files"]
+    assert {path.name for path in tmp_path.iterdir()} == {"checkpoint.json", *listed.values()}
+    size = strategy._held().archive_size
+    assert sum(name.startswith("slot") for name in listed) == size
+
+
+def test_a_skipped_round_counts_but_changes_nothing(town: Maker, tmp_path: Path):
+    own = town()
+    good = own.train()
+
+    def client(message: Message, context: Context) -> Any:
+        if message.content.config_records["config"]["server-round"] == 3:
+            raise RuntimeError("a bad day for everyone")
+        return good(message, context)
+
+    whole = own.strategy()
+    undisturbed = ends(whole, whole.start(own.grid(client), own.arrays(), num_rounds=5))
+    first = own.strategy(checkpoint=tmp_path)
+    first.start(own.grid(client), own.arrays(), num_rounds=3)
+    before = own.strategy(resume=tmp_path)
+    before.start(own.grid(client), own.arrays(), num_rounds=3)
+    assert before.round == 3
+    second = own.strategy(resume=tmp_path)
+    assert ends(second, second.start(own.grid(client), own.arrays(), num_rounds=5)) == undisturbed
+
+
+def test_a_first_round_that_is_skipped_can_be_resumed(town: Maker, tmp_path: Path):
+    own = town()
+
+    def client(message: Message, context: Context) -> Any:  # noqa: ARG001
+        raise RuntimeError("nobody is home")
+
+    own.strategy(checkpoint=tmp_path).start(own.grid(client), own.arrays(), num_rounds=1)
+    second = own.strategy(resume=tmp_path)
+    result = second.start(own.grid(client), own.arrays(), num_rounds=1)
+    assert second.round == 1
+    assert result.arrays["weight"].data == own.arrays()["weight"].data
+    assert second.solution()["weight"].data == own.arrays()["weight"].data
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"weighting": eq.OMD(3.0, eq.Entropic())}, r"weighting.step_size must be 3\.0; found 2\.0"),
+        ({"preference": [0.4, 0.2, 0.2, 0.2]}, "preference must be"),
+        ({"seed": 1}, "seed must be 1; found 0"),
+        ({"conversion": eq.Adaptive(capacity=3)}, "conversion.capacity must be 3; found 8"),
+        ({"objectives": [[0, 1], [2], [3]], "preference": None}, "groups must be"),
+        ({"server_optimizer": lambda params: torch.optim.SGD(params, lr=0.5)}, "server_optimizer must be"),
+    ],
+)
+def test_a_checkpoint_of_another_configuration_is_refused(
+    town: Maker, tmp_path: Path, change: dict[str, Any], message: str
+):
+    own = town()
+    own.strategy(checkpoint=tmp_path).start(own.grid(), own.arrays(), num_rounds=1)
+    with pytest.raises(StateMismatchError, match=message):
+        own.strategy(resume=tmp_path, **change).start(own.grid(), own.arrays(), num_rounds=2)
+
+
+def test_a_checkpoint_of_another_model_is_refused(town: Maker, tmp_path: Path):
+    from flwr.app import ArrayRecord
+
+    own = town()
+    own.strategy(checkpoint=tmp_path).start(own.grid(), own.arrays(), num_rounds=1)
+    other = ArrayRecord({"weight": torch.zeros(2, 4), "bias": torch.zeros(2)})
+    with pytest.raises(StateMismatchError, match=r"arrays\.weight must be"):
+        own.strategy(resume=tmp_path).start(own.grid(), other, num_rounds=2)
+
+
+def test_there_must_be_something_to_resume(town: Maker, tmp_path: Path):
+    own = town()
+    with pytest.raises(ValueError, match=r"resume must be a folder with a checkpoint\.json; found"):
+        own.strategy(resume=tmp_path / "none").start(own.grid(), own.arrays())
