@@ -26,6 +26,10 @@ demo: $(STAMP)
 	$(PY) -m equipoise reproduce table-hv --workers $(WORKERS) --json out/table-hv.json
 	$(PY) -m equipoise reproduce fig-vlmop2
 	$(PY) -m equipoise reproduce fig-vlmop2 --preset text
+	$(PY) -m equipoise solve VLMOP2 --method equipoise --seeds 0,19,42 --json out/solved.json
+	$(PY) -m equipoise reproduce table-digits --task digits-rotation --seeds 0,25 \
+		--methods LS,TCH,STCH,OMDgd-TCH,AdaOMDgd-TCH,equipoise
+	$(PY) -m equipoise report
 
 lint: $(STAMP)
 	$(VENV)/bin/ruff check .

@@ -1,13 +1,16 @@
-"""The command line: `equipoise methods`, `problems`, `solve`, `fl`, `reproduce`, `runs`, `data`."""
+"""The command line: `equipoise methods`, `problems`, `solve`, `fl`, `reproduce`, `report`, `runs`, `data`."""
 
 import dataclasses
 import json
 import math
 import re
 import sys
-from collections.abc import Iterable
+import warnings
+import webbrowser
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, TextIO
 
 try:
     import typer
@@ -22,8 +25,8 @@ import torch
 
 from equipoise import __version__, datasets, metrics, preference
 from equipoise.errors import require
-from equipoise.experiments import catalogue, federated, fl, runs
-from equipoise.experiments.cells import COMMITTED, CellStore, write_atomically
+from equipoise.experiments import catalogue, everything, federated, fl, runs
+from equipoise.experiments.cells import COMMITTED, CellStore, CellWarning, write_atomically
 from equipoise.experiments.request import Request, say, wrote_json
 from equipoise.federated import Participation, Precision
 from equipoise.problems import KnownFront, problems
@@ -51,10 +54,34 @@ def main() -> None:
     """Entry point; bad input ends with its message, not with a traceback."""
     torch.set_num_threads(1)  # small tensors: more threads only wait for each other
     try:
-        app()
+        with warnings.catch_warnings(), _plain_warnings():
+            app()
     except (ValueError, OSError) as error:
         Console(stderr=True).print(f"error: {error}", style="red", markup=False, highlight=False, soft_wrap=True)
         sys.exit(2)
+
+
+@contextmanager
+def _plain_warnings() -> Iterator[None]:
+    """What is said of cells is for users: a line without a file and a line of code."""
+    usual, said = warnings.showwarning, set[str]()
+
+    def show(
+        message: Warning | str,
+        category: type[Warning],
+        filename: str,
+        lineno: int,
+        file: TextIO | None = None,
+        line: str | None = None,
+    ) -> None:
+        if not issubclass(category, CellWarning):
+            usual(message, category, filename, lineno, file, line)
+        elif str(message) not in said:
+            said.add(str(message))
+            say(Console(stderr=True), f"warning: {message}")
+
+    warnings.showwarning = show
+    yield
 
 
 def named(kind: str, name: str, known: Iterable[str]) -> str:
@@ -218,8 +245,11 @@ def federated_command(
 
 @app.command("reproduce")
 def reproduce(
-    name: Annotated[str, typer.Argument(help="A table or figure; see --list.")] = "",
+    name: Annotated[str, typer.Argument(help="A table or figure, see --list; or all.")] = "",
     list_all: Annotated[bool, typer.Option("--list", help="List what can be reproduced.")] = False,  # noqa: FBT002
+    quick: Annotated[  # noqa: FBT002
+        bool, typer.Option("--quick", help="With all: digits for twenty rounds, and no long sweeps.")
+    ] = False,
     preset: Preset = "published",
     out: Out = Path("out"),
     json_file: JSONFile = None,
@@ -240,7 +270,8 @@ def reproduce(
             table.add_row(key, item.label, item.number, item.caption)
         console.print(table)
         return
-    name = named("name", name, items)
+    name = named("name", name, [*items, "all"])
+    require(name == "all" or not quick, f"{name} does not take --quick; only all does", quick)
     request = Request(
         console,
         out,
@@ -256,12 +287,52 @@ def reproduce(
         data_folder,
     )
     require(workers is None or workers >= 1, "workers must be at least 1", workers)
+    takes = {"workers", "device", "precision", "data"} if name == "all" else items[name].takes
     for option in dataclasses.fields(Request):
         given = option.default is None and getattr(request, option.name) is not None
-        heeded = option.name in items[name].takes
+        heeded = option.name in takes
         flag = "json" if option.name == "json_file" else option.name
         require(heeded or not given, f"{name} does not take --{flag}", getattr(request, option.name))
-    items[name].run(request)
+    if name != "all":
+        items[name].run(request)
+    elif everything.reproduce_all(items, request, quick=quick):
+        raise typer.Exit(1)
+
+
+@app.command("report")
+def report_command(
+    out: Annotated[Path, typer.Option(help="The page to write.")] = Path("out/report.html"),
+    results: Annotated[
+        list[Path] | None,
+        typer.Option(help="A folder of results, or a file; may be repeated. The folder out if not given."),
+    ] = None,
+    show: Annotated[bool, typer.Option("--open", help="Open it in a browser.")] = False,  # noqa: FBT002
+) -> None:
+    """Write one HTML page of all results: a front explorer, tables beside the paper's, training curves."""
+    from equipoise.experiments import report  # noqa: PLC0415
+    from equipoise.experiments.report import sources  # noqa: PLC0415
+
+    given = results or [Path("out")]
+    for path in results or ():
+        require(path.exists(), "results must exist", path)
+    found = sources.read(given, [COMMITTED])
+    where = ", ".join(map(str, given))
+    require(
+        bool(found),
+        "there must be results to report: `equipoise reproduce table-hv` makes some in a minute, and so do "
+        "`equipoise solve VLMOP2 --json out/solved.json` and `equipoise fl`",
+        f"none in {where}",
+    )
+    record = report.gather(found, __version__)
+    page = report.render(record)
+    try:
+        write_atomically(out, page)
+    except OSError as error:
+        raise OSError(error.errno, f"{out} could not be written: {error.strerror}; nothing was left of it") from error
+    say(console, f"wrote {out} ({len(page.encode()) / 1e6:.1f} MB): {report.sections(record)}")
+    say(console, f"open it in a browser: {out.resolve().as_uri()}")
+    if show:
+        webbrowser.open(out.resolve().as_uri())
 
 
 @runs_app.command("import")

@@ -38,6 +38,7 @@ COLOURS: dict[str, str] = {
     "FERERO": "#8E4585",
     "FERERO (exact)": "#4B1D52",
     "PMTL": "#5D3A5A",
+    "equipoise": "#8B0A3D",
 }
 """One colour per method; families share a hue."""
 

@@ -1,6 +1,5 @@
 """Cells of other machines: taken in, and counted."""
 
-import json
 import re
 from collections import Counter
 from collections.abc import Iterator
@@ -9,8 +8,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from equipoise.errors import require
-from equipoise.experiments import federated, synthetic
-from equipoise.experiments.cells import CellStore, cell_name, write_atomically
+from equipoise.experiments import conversions, federated, synthetic
+from equipoise.experiments.cells import CellStore, cell_name, load, write_atomically
 from equipoise.experiments.federated import EXACT_FERERO, METHODS, SEEDS, Preset
 
 __all__ = ["Group", "Imported", "count", "import_cells"]
@@ -50,14 +49,14 @@ def import_cells(folder: Path, store: CellStore) -> Imported:
     refused = {}
     for path in sorted(p for p in folder.iterdir() if p.is_file() and not p.name.startswith(".")):
         try:
-            spec = _read(path)["spec"]
+            spec = load(path).spec
         except ValueError as error:
             refused[path.name] = str(error)
             continue
         if store.read(spec) is not None:
             known += 1
         else:
-            write_atomically(store.folder / path.name, path.read_text(encoding="utf-8"))
+            write_atomically(store.place(spec), path.read_text(encoding="utf-8"))
             new += 1
     return Imported(new, known, refused)
 
@@ -68,30 +67,11 @@ def count(folder: Path) -> Counter[Group]:
     found: Counter[Group] = Counter()
     for path in sorted(folder.glob("*.json")) if folder.is_dir() else ():
         try:
-            spec = _read(path)["spec"]
+            spec = load(path).spec
         except ValueError:
             continue
         found[_group(spec, labels, in_tables=path.name in used)] += 1
     return found
-
-
-def _read(path: Path) -> dict[str, Any]:
-    """A cell, if the file is one.
-
-    Raises:
-        ValueError: It is not; the message says why.
-    """
-    try:
-        cell = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError:
-        raise ValueError("not a whole JSON file") from None
-    sound = isinstance(cell, dict) and all(isinstance(cell.get(key), dict) for key in ("spec", "result"))
-    if not sound:
-        raise ValueError("not a cell: it must hold spec and result")
-    if cell_name(cell["spec"]) != path.name:
-        raise ValueError(f"name and content do not belong together: it must be called {cell_name(cell['spec'])}")
-    known: dict[str, Any] = cell
-    return known
 
 
 def _group(spec: dict[str, Any], labels: "_Labels", *, in_tables: bool) -> Group:
@@ -151,4 +131,6 @@ def _used() -> set[str]:
         for setting in rows:
             for problem in synthetic.PROBLEMS:
                 names |= {cell_name(synthetic.cell_spec(preset, problem, setting, s)) for s in synthetic.SEEDS}
+    for name in conversions.names_of_problems():
+        names |= {cell_name(conversions.cell_spec(name, row)) for row in conversions.configurations(name)}
     return names

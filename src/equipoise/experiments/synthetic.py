@@ -5,11 +5,14 @@ paper's text says. Where they differ is explained in docs/synthetic.md.
 """
 
 import math
+import os
 import statistics
+import threading
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, replace
-from multiprocessing import get_context
+from multiprocessing import get_context, parent_process
+from multiprocessing.process import BaseProcess
 from typing import Any, Literal, NamedTuple
 
 import torch
@@ -155,11 +158,12 @@ def cell_spec(preset: Preset, problem: str, row: Setting, seed: int) -> Spec:
 
 
 class Task(NamedTuple):
-    """What one process computes: some rows on one problem, for all seeds."""
+    """What one process computes: some rows on one problem."""
 
     preset: Preset
     problem: str
     rows: tuple[Setting, ...]
+    seeds: tuple[int, ...] = SEEDS
 
 
 def run_task(task: Task) -> list[tuple[Spec, Result]]:
@@ -171,12 +175,12 @@ def run_task(task: Task) -> list[tuple[Spec, Result]]:
         key = f"{row.weighting!r} {row.step_size}"
         known = runs[key].conversions if key in runs else {}
         runs[key] = Run(row.weighting, {**known, row.method: row.conversion}, row.step_size)
-    found = solve_many(problem, w, runs, seeds=SEEDS, steps=STEPS, on_nonfinite="keep")
+    found = solve_many(problem, w, runs, seeds=task.seeds, steps=STEPS, on_nonfinite="keep")
     cells = []
     for row in task.rows:
         solution = found[f"{row.weighting!r} {row.step_size}"]
         losses = solution.losses[row.method].to(torch.float64)
-        for k, seed in enumerate(SEEDS):
+        for k, seed in enumerate(task.seeds):
             result: Result = {
                 "losses": losses[k].tolist(),
                 "hypervolume": float(metrics.hypervolume(losses[k], problem.reference)),
@@ -210,14 +214,15 @@ class TableCell(NamedTuple):
 
 
 def missing(store: CellStore, preset: Preset, names: Sequence[str], rows: Iterable[Setting]) -> list[Task]:
-    """What is still to be computed, as tasks of about the same length."""
+    """What is still to be computed, as tasks of about the same length: rows that lack the same seeds together."""
     tasks = []
     for name in names:
-        wanted = [row for row in rows if any(store.read(cell_spec(preset, name, row, seed)) is None for seed in SEEDS)]
-        for slow in (True, False):
-            part = tuple(row for row in wanted if (row.method in _SLOW) == slow)
-            if part:
-                tasks.append(Task(preset, name, part))
+        parts: dict[tuple[bool, tuple[int, ...]], list[Setting]] = {}
+        for row in rows:
+            seeds = tuple(seed for seed in SEEDS if store.read(cell_spec(preset, name, row, seed)) is None)
+            if seeds:
+                parts.setdefault((row.method in _SLOW, seeds), []).append(row)
+        tasks += [Task(preset, name, tuple(part), seeds) for (_, seeds), part in parts.items()]
     return sorted(tasks, key=lambda task: task.rows[0].method not in _SLOW)
 
 
@@ -233,7 +238,7 @@ def compute(store: CellStore, tasks: Sequence[Task], workers: int) -> Iterable[T
             yield task
         return
     context = get_context("spawn")
-    with ProcessPoolExecutor(workers, mp_context=context, initializer=_one_thread) as pool:
+    with ProcessPoolExecutor(workers, mp_context=context, initializer=_start_worker) as pool:
         pending = {pool.submit(run_task, task): task for task in tasks}
         try:
             for future in as_completed(pending):
@@ -245,8 +250,17 @@ def compute(store: CellStore, tasks: Sequence[Task], workers: int) -> Iterable[T
             raise
 
 
-def _one_thread() -> None:
+def _start_worker() -> None:
     torch.set_num_threads(1)
+    parent = parent_process()
+    if parent is not None:
+        # A parent that was killed cannot end its workers, and they would wait for work for ever.
+        threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
+
+
+def _end_with(parent: BaseProcess) -> None:
+    parent.join()
+    os._exit(1)
 
 
 def table(

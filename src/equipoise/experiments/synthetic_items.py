@@ -13,9 +13,9 @@ from equipoise.experiments import figures, synthetic
 from equipoise.experiments.cells import CellStore
 from equipoise.experiments.request import Item, Request, bar, wrote, wrote_json
 from equipoise.problems import VLMOP2
-from equipoise.simplex import Euclidean
+from equipoise.simplex import Entropic, Euclidean
 from equipoise.solver import Run, solve_many
-from equipoise.weighting import OMD, Linear, Tchebycheff
+from equipoise.weighting import OMD, Linear, SmoothTchebycheff, Tchebycheff
 
 WORKERS = 2
 
@@ -34,7 +34,13 @@ def items() -> dict[str, Item]:
         "fig-adaptive": Item("fig:1", "Figure 1", "A sample run of the adaptive conversion", _fig_adaptive, figure),
         "fig-vlmop2": Item("fig:2", "Figure 2", "Ten methods on VLMOP2", _fig_vlmop2, figure),
         "fig-fronts": Item("fig:4, fig:8, fig:10", "appendix B", "All methods on all problems", _fig_fronts, figure),
-        "fig-middle-ground": Item("fig:9", "appendix B", "From LS to TCH by the step of λ", _fig_middle_ground, figure),
+        "fig-middle-ground": Item(
+            "fig:9",
+            "appendix B",
+            "From LS to TCH by λ's step, from STCH to OMD by optimism",
+            _fig_middle_ground,
+            figure,
+        ),
     }
 
 
@@ -190,16 +196,25 @@ def _fig_fronts(request: Request) -> None:
 def _fig_middle_ground(request: Request) -> None:
     steps = (0.001, 0.01, 0.03, 0.1, 1.0)
     eta = torch.tensor(steps).reshape(-1, 1, 1)
+    # The second row holds ηc = 1/μ: the smaller η, the less is summed up, until only STCH's softmax is left.
+    stch, gd, eg = SmoothTchebycheff(0.01), Euclidean(), Entropic()
+    product = 1.0 / 0.01
     runs = {
         "LS": Run(Linear(), {"x": Last()}, 0.01),
-        "OMD": Run(OMD(eta, Euclidean()), {"x": Average()}, 0.02, sweep=(len(steps),)),
+        "OMDgd": Run(OMD(eta, gd), {"x": Average()}, 0.02, sweep=(len(steps),)),
         "TCH": Run(Tchebycheff(), {"x": Last()}, 0.01),
+        "STCH": Run(stch, {"x": Last()}, 0.02),
+        "optimistic": Run(OMD(eta, eg, optimism=product / eta), {"x": Last()}, 0.02, sweep=(len(steps),)),
+        "OMDeg": Run(OMD(1.0, eg), {"x": Last()}, 0.02),
     }
     problem, weights = VLMOP2(), preference.linspace(synthetic.PREFERENCES)
     found = solve_many(problem, weights, runs, seeds=synthetic.SEEDS, progress=request.console.is_terminal)
     losses = {name: solution.losses["x"].to(torch.float64) for name, solution in found.items()}
-    row = [(problem, "LS", losses["LS"])]
-    row += [(problem, f"$\\eta_\\lambda$ = {value:g}", losses["OMD"][k]) for k, value in enumerate(steps)]
-    row.append((problem, "TCH", losses["TCH"]))
-    figure = figures.front_grid([row], weights)
+    above = [(problem, f"$\\eta_\\lambda$ = {value:g}", losses["OMDgd"][k]) for k, value in enumerate(steps)]
+    below = [(problem, f"$c$ = {product / value:,.0f}", losses["optimistic"][k]) for k, value in enumerate(steps)]
+    rows = [
+        [(problem, "LS", losses["LS"]), *above, (problem, "TCH", losses["TCH"])],
+        [(problem, "STCH", losses["STCH"]), *below, (problem, "$c$ = 0", losses["OMDeg"])],
+    ]
+    figure = figures.front_grid(rows, weights)
     wrote(request, figures.save(figure, request.out, "fig-middle-ground"))

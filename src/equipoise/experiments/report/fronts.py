@@ -1,0 +1,117 @@
+"""What the front explorer shows: sets of preferences with the solutions that methods found for them."""
+
+import shlex
+from pathlib import Path
+from typing import Any, get_args
+
+import torch
+
+from equipoise import metrics, preference
+from equipoise.experiments import synthetic
+from equipoise.experiments.report.numbers import short
+from equipoise.experiments.report.sources import Sources
+from equipoise.problems import KnownFront, problems
+
+__all__ = ["explored", "table_cells"]
+
+Record = dict[str, Any]
+
+POINTS = 241
+"""On a drawn front of two objectives; a point beside the middle of it is a tenth of a pixel off."""
+SCATTERED = 91
+"""On a front of more."""
+
+
+def explored(sources: Sources) -> list[Record]:
+    """The sets of the explorer: what the user solved, then tab:hv problem by problem.
+
+    Runs of one problem for the same preferences and seeds are one set, so that they can be compared.
+    """
+    sets: dict[str, Record] = {}
+    for preset in get_args(synthetic.Preset):
+        cells = table_cells(sources, preset)
+        for name in synthetic.PROBLEMS:
+            own = [cell for cell in cells if cell.problem == name]
+            if own:
+                found = _of_table(preset, name, own)
+                sets[_key(found["title"], found["preferences"], found["seeds"])] = found
+    known = len(sets)
+    for path, record in sources.solved:
+        weights = short(torch.tensor(record["preferences"], dtype=torch.float64))
+        key = _key(record["problem"], weights, record["seeds"])
+        _add(sets.setdefault(key, _empty(record, weights)), path, record)
+    found_sets = list(sets.values())
+    return found_sets[known:] + found_sets[:known]
+
+
+def _key(problem: str, weights: object, seeds: list[int]) -> str:
+    return repr((problem, weights, seeds))
+
+
+def table_cells(sources: Sources, preset: synthetic.Preset) -> list[synthetic.TableCell]:
+    """The cells of tab:hv, for problems of which there are any that the preset `published` does not have too."""
+    rows = {row.method: row for row in synthetic.settings(preset)}
+    usual = {row.method: row for row in synthetic.settings("published")}
+
+    def is_own(cell: synthetic.TableCell) -> bool:
+        name, method = cell.problem, cell.method
+        mine = synthetic.cell_spec(preset, name, rows[method], 0)
+        return preset == "published" or mine != synthetic.cell_spec("published", name, usual[method], 0)
+
+    cells = synthetic.table(sources.cells, preset)
+    shown = {cell.problem for cell in cells if is_own(cell)}
+    return [cell for cell in cells if cell.problem in shown]
+
+
+def _of_table(preset: synthetic.Preset, name: str, cells: list[synthetic.TableCell]) -> Record:
+    command = ["equipoise", "reproduce", "table-hv"] + (["--preset", preset] if preset != "published" else [])
+    return {
+        "title": name if preset == "published" else f"{name}, settings of the paper’s text",
+        "group": "tab:hv",
+        **_problem(synthetic.problem_of(name, preset)),
+        "preferences": short(preference.linspace(synthetic.PREFERENCES)),
+        "seeds": list(synthetic.SEEDS),
+        "methods": [_method(cell.method, torch.tensor(cell.losses, dtype=torch.float64)) for cell in cells],
+        "command": shlex.join(command),
+    }
+
+
+def _empty(record: Record, weights: object) -> Record:
+    """A set for a run that the user solved, without it."""
+    known, m = problems().get(record["problem"]), len(record["preferences"][0])
+    return {
+        "title": f"{record['problem']}, {len(record['preferences'])} preferences",
+        "group": "your runs",
+        **(_problem(known) if known is not None and known.m == m else {"front": [], "objectives": m}),
+        "preferences": weights,
+        "seeds": record["seeds"],
+        "methods": [],
+        "command": "",
+    }
+
+
+def _add(to: Record, path: Path, record: Record) -> None:
+    taken = {method["name"] for method in to["methods"]}
+    name = record["method"] if record["method"] not in taken else f"{record['method']} ({path.name})"
+    losses = torch.tensor(record["losses"], dtype=torch.float64)
+    to["methods"].append({**_method(name, losses), "own": True})
+    to["command"] = "\n".join(filter(None, [to["command"], _command(path, record)]))
+
+
+def _command(path: Path, record: Record) -> str:
+    words = ["equipoise", "solve", record["problem"], "--method", record["method"]]
+    words += ["--preferences", str(len(record["preferences"])), "--seeds", ",".join(map(str, record["seeds"]))]
+    for option, key in (("--steps", "steps"), ("--step-size", "step_size")):
+        words += [option, str(record[key])] if key in record else []
+    return shlex.join([*words, "--json", str(path)])
+
+
+def _problem(problem: KnownFront) -> Record:
+    """The front of a problem; of two objectives in order, so that it can be drawn as a line."""
+    front = problem.front(POINTS if problem.m == 2 else SCATTERED)
+    front = front[metrics.non_dominated(front)] if problem.m == 2 else front
+    return {"front": short(front), "objectives": problem.m}
+
+
+def _method(name: str, losses: torch.Tensor) -> Record:
+    return {"name": name, "losses": short(losses)}

@@ -1,0 +1,146 @@
+"""Where a report's numbers come from: cells, records of `solve --json`, and monitoring logs."""
+
+import json
+import math
+import warnings
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from equipoise.errors import require
+from equipoise.experiments.cells import Cell, CellStore, CellWarning, Result, Spec, cell_name, cells_in
+
+__all__ = ["Log", "Sources", "read"]
+
+POINTS = 600
+"""A log is thinned to at most so many steps: more than a screen can show."""
+
+
+class Known(CellStore):
+    """Cells in memory, looked up as those in a folder are."""
+
+    def __init__(self, cells: Iterable[Cell]) -> None:
+        super().__init__(Path(), ())
+        self.cells = tuple(cells)
+        self._results = {cell_name(cell.spec): cell.result for cell in self.cells}
+
+    def read(self, spec: Spec) -> Result | None:
+        """The result of a specification, or None."""
+        return self._results.get(cell_name(spec))
+
+
+@dataclass(frozen=True)
+class Log:
+    """A monitoring log: the dictionaries of `MultiObjective.metrics()`, one JSON object per line.
+
+    Attributes:
+        path: The file.
+        steps: The steps that were kept.
+        values: Every other entry, one number per kept step; None where it is missing or not finite.
+    """
+
+    path: Path
+    steps: list[int]
+    values: dict[str, list[float | None]]
+
+
+@dataclass(frozen=True)
+class Sources:
+    """Everything that was found.
+
+    Attributes:
+        cells: Those of all folders.
+        solved: Records of `equipoise solve --json`, with their files.
+        logs: Monitoring logs.
+    """
+
+    cells: Known
+    solved: list[tuple[Path, dict[str, Any]]]
+    logs: list[Log]
+
+    def __bool__(self) -> bool:
+        return bool(self.cells.cells or self.solved or self.logs)
+
+
+def read(given: Sequence[Path], behind: Sequence[Path] = ()) -> Sources:
+    """Read results.
+
+    Args:
+        given: Folders with cells (their own, or in their folder `cells`), records and logs; or single files. The
+            first that has a cell is believed.
+        behind: Folders of cells that come with a checkout.
+    """
+    folders, files = [], []
+    for path in given:
+        if path.is_file():
+            files.append((path, True))
+        else:
+            folders += [path, path / "cells"]
+            files += [(file, False) for file in sorted(path.glob("*.json*")) if file.is_file()]
+    solved: list[tuple[Path, dict[str, Any]]] = []
+    logs = []
+    for path, named in files:
+        if path.suffix == ".jsonl":
+            logs.append(read_log(path))
+            continue
+        record = _json(path)
+        if isinstance(record, dict) and is_solved(record):
+            solved.append((path, record))
+        else:
+            require(not named, "results must be cells, a log (.jsonl) or what `equipoise solve --json` wrote", path)
+    cells = cells_in([folder for folder in (*folders, *behind) if folder.is_dir()])
+    return Sources(Known(cells), solved, [log for log in logs if log is not None])
+
+
+def read_log(path: Path) -> Log | None:
+    """A monitoring log, thinned; lines that are not whole are left out. None if no line has a step."""
+    rows = [row for line in path.read_text(encoding="utf-8", errors="replace").splitlines() if (row := _row(line))]
+    if not rows:
+        warnings.warn(f"{path} is ignored: no line is an object with a step", CellWarning, stacklevel=2)
+        return None
+    stride = math.ceil(len(rows) / POINTS)
+    kept = rows[::stride]
+    if kept[-1] is not rows[-1]:
+        kept.append(rows[-1])
+    names = dict.fromkeys(name for row in kept for name in row if name != "step")
+    return Log(path, [row["step"] for row in kept], {name: [_finite(row.get(name)) for row in kept] for name in names})
+
+
+def _row(line: str) -> dict[str, Any] | None:
+    try:
+        row = json.loads(line)
+    except ValueError:  # the last line of a run that was cut off, for one
+        return None
+    return row if isinstance(row, dict) and isinstance(row.get("step"), int) else None
+
+
+def _finite(value: object) -> float | None:
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    return float(value) if number and math.isfinite(value) else None  # type: ignore[arg-type]
+
+
+def is_solved(record: dict[str, Any]) -> bool:
+    """Whether this is a record of `equipoise solve --json`, with losses of shape (seeds, preferences, m)."""
+    weights, losses, seeds = (record.get(key) or [] for key in ("preferences", "losses", "seeds"))
+    named = all(isinstance(record.get(key), str) for key in ("problem", "method"))
+    if not named or not all(isinstance(value, list) and value for value in (weights, losses, seeds)):
+        return False
+    m = len(weights[0]) if isinstance(weights[0], list) else 0
+    return m >= 2 and len(losses) == len(seeds) and all(_is_matrix(x, len(weights), m) for x in (weights, *losses))
+
+
+def _is_matrix(value: object, rows: int, columns: int) -> bool:
+    return (
+        isinstance(value, list)
+        and len(value) == rows
+        and all(isinstance(row, list) and len(row) == columns for row in value)
+        and all(isinstance(x, int | float) for row in value for x in row)
+    )
+
+
+def _json(path: Path) -> object:
+    try:
+        return json.loads(path.read_bytes())
+    except ValueError:
+        return None

@@ -1,0 +1,98 @@
+"""The tables of the page: our numbers, the paper's beside them, and whether they agree."""
+
+import shlex
+from collections.abc import Sequence
+from typing import Any, get_args
+
+from equipoise.experiments import synthetic
+from equipoise.experiments.federated_items import HEADS
+from equipoise.experiments.federated_tables import ALLOWED, METRICS, Entry
+from equipoise.experiments.report.fronts import table_cells
+from equipoise.experiments.report.numbers import short
+from equipoise.experiments.report.sources import Sources
+from equipoise.experiments.report.training import TaskRuns
+
+__all__ = ["hypervolumes", "scores"]
+
+Record = dict[str, Any]
+
+
+def hypervolumes(sources: Sources) -> list[Record]:
+    """tab:hv, once per preset of which there are cells."""
+    tables = []
+    for preset in get_args(synthetic.Preset):
+        cells = table_cells(sources, preset)
+        if not cells:
+            continue
+        published = preset == "published"
+        by_method = {name: {c.problem: c for c in cells if c.method == name} for name in dict.fromkeys(_methods(cells))}
+        claimed = [cell.within for cell in cells if cell.within is not None]
+        tables.append(
+            {
+                "title": f"tab:hv: hypervolume{'' if published else ', settings of the paper’s text'}",
+                "summary": f"{sum(claimed)} of {len(claimed)} numbers within tolerance of the paper’s. "
+                if published
+                else "The settings are not those that made the paper’s numbers: nothing is claimed. ",
+                "note": f"Mean over the seeds {', '.join(map(str, synthetic.SEEDS))}; larger is better, best in bold.",
+                "digits": 4,
+                "columns": [{"label": name, "best": "high"} for name in synthetic.PROBLEMS],
+                "rows": [
+                    {"method": name, "cells": [_hypervolume(own.get(p), published) for p in synthetic.PROBLEMS]}
+                    for name, own in by_method.items()
+                ],
+                "command": shlex.join(
+                    ["equipoise", "reproduce", "table-hv", *([] if published else ["--preset", preset])]
+                ),
+            }
+        )
+    return tables
+
+
+def _methods(cells: Sequence[synthetic.TableCell]) -> list[str]:
+    return [cell.method for cell in cells]
+
+
+def _hypervolume(cell: synthetic.TableCell | None, published: bool) -> Record | None:  # noqa: FBT001
+    if cell is None:
+        return None
+    paper, paper_std = cell.paper
+    return {
+        "ours": short(cell.mean),
+        "std": short(cell.std),
+        "paper": paper,
+        "paper_std": paper_std,
+        "agrees": cell.within if published else None,
+    }
+
+
+def scores(runs: TaskRuns) -> Record:
+    """tab:3 for one task, or a table like it where the paper has none."""
+    claimed = [e.within(metric) for e in runs.entries for metric in METRICS if e.within(metric) is not None]
+    inside = f"{sum(map(bool, claimed))} of {len(claimed)} numbers"
+    counts = sorted({len(entry.seeds) for entry in runs.entries})
+    seeds = f"{counts[0]} to {counts[-1]} seeds" if len(counts) > 1 else f"{counts[0]} seed{'s' * (counts[0] > 1)}"
+    return {
+        "title": f"{'tab:3: ' if claimed else ''}{runs.title}",
+        "summary": f"{inside} within {ALLOWED:g} of the paper’s standard deviations. " if claimed else "",
+        "note": f"Mean and standard deviation over {seeds}, on the test set; the best is bold.",
+        "digits": 3,
+        "columns": [{"label": head.rstrip(" ↑↓"), "best": "high" if "↑" in head else "low"} for head in HEADS.values()],
+        "rows": [
+            {"method": entry.row.name, "cells": [_score(entry, i) for i in range(len(METRICS))]}
+            for entry in runs.entries
+        ],
+        "command": runs.table_command,
+    }
+
+
+def _score(entry: Entry, column: int) -> Record:
+    metric = METRICS[column]
+    ours = entry.score(metric)
+    theirs = None if entry.paper is None or not entry.claimed else getattr(entry.paper, metric)
+    return {
+        "ours": short(ours.mean),
+        "std": short(ours.std),
+        "paper": None if theirs is None else theirs.mean,
+        "paper_std": None if theirs is None else theirs.std,
+        "agrees": entry.within(metric),
+    }

@@ -1,0 +1,267 @@
+"""The federated runs of the page, task by task: curves, archives, weights, and every seed's scores."""
+
+import re
+import shlex
+import warnings
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, NamedTuple
+
+import torch
+
+from equipoise.conversion import Last
+from equipoise.experiments import federated, paper
+from equipoise.experiments.cells import CellWarning, Result
+from equipoise.experiments.federated import EVERY, EXACT_FERERO, METHODS, Output, Preset, Row
+from equipoise.experiments.federated_tables import METRICS, OUTPUTS, Entry
+from equipoise.experiments.report.numbers import short
+from equipoise.experiments.report.sources import Log, Sources
+from equipoise.registry import Method, methods
+from equipoise.weighting import Linear
+
+__all__ = ["TaskRuns", "as_record", "log_record", "runs_by_task"]
+
+Record = dict[str, Any]
+Trajectory = tuple[str, str]
+"""Weighting and transform of a run, as its cell names them."""
+
+CURVES = ("train_loss", "test_loss", "test_accuracy")
+PRESETS: tuple[Preset, ...] = ("published", "text")
+
+
+@dataclass(frozen=True)
+class TaskRuns:
+    """All that was run on one task.
+
+    Attributes:
+        title: The task's name, and what is not as the name says.
+        entries: The methods, those of tab:3 first.
+        rounds: How many.
+        options: Words that make commands ask for this task and its seeds; None if no command does.
+        in_items: Whether `reproduce` can be asked for it, or only `fl`.
+    """
+
+    title: str
+    entries: list[Entry]
+    rounds: int
+    options: list[str] | None
+    in_items: bool = True
+
+    def command(self, item: str, *words: str) -> str:
+        """The command that makes an item of `reproduce` for this task, or its runs if there is no such item."""
+        if self.options is None:
+            return "made by a run of your own, with settings that no command has"
+        if self.in_items:
+            return shlex.join(["equipoise", "reproduce", item, *self.options, *words])
+        names = dict.fromkeys(entry.row.name for entry in self.entries)
+        return "\n".join(shlex.join(["equipoise", "fl", *_asking_for(name), *self.options]) for name in names)
+
+    @property
+    def table_command(self) -> str:
+        """The command for the table."""
+        names = [entry.row.name for entry in self.entries]
+        some = [] if set(METHODS).issubset(names) else ["--methods", ",".join(names)]
+        return self.command("table-mnist" if self.title.startswith("mnist") else "table-digits", *some)
+
+
+def _asking_for(name: str) -> list[str]:
+    """The words that ask `fl` for a row, which may have a value in its name."""
+    valued = _VALUED.fullmatch(name)
+    return ["--method", valued[1], "--value", valued[2]] if valued else ["--method", name]
+
+
+_VALUED = re.compile(r"(.+) \(([\d.e-]+)\)")
+
+
+# ------------------------------------------------------------------------------- which cell is what
+class _Asked(NamedTuple):
+    """What federated cells have in common that belong together."""
+
+    task: str
+    precision: str
+
+
+def runs_by_task(sources: Sources) -> list[TaskRuns]:
+    """The federated cells, task by task; known tasks first, in their order."""
+    groups: dict[_Asked, dict[Trajectory, dict[int, Result]]] = defaultdict(lambda: defaultdict(dict))
+    for spec, result in sources.cells.cells:
+        if spec.get("experiment") != "federated":
+            continue
+        if not _is_sound(spec, result):
+            warnings.warn(f"a cell of {str(spec)[:80]} is ignored: its numbers are not all there", CellWarning, 2)
+            continue
+        asked = _Asked(str(spec.get("task")), str(spec.get("precision")))
+        groups[asked][str(spec.get("weighting")), str(spec.get("transform"))][spec["seed"]] = result
+    runs = [_task_runs(asked, found) for asked, found in groups.items()]
+    names = list(federated.tasks())
+    return sorted(
+        runs, key=lambda run: (next((k for k, n in enumerate(names) if run.title.startswith(n)), 99), run.title)
+    )
+
+
+def _is_sound(spec: dict[str, Any], result: Result) -> bool:
+    """Whether a cell has everything that is drawn: it may come from anywhere."""
+    try:
+        curves = [result["curves"][output] for output in OUTPUTS]
+        numbers = [result["outputs"][output]["test"][metric] for output in OUTPUTS for metric in METRICS]
+        numbers += [value for curve in curves for key in (*CURVES, "round") for value in curve[key]]
+        numbers += [value for row in result["coefficients"] for value in row] + result["archive"]
+        aligned = all(len(curve[key]) == len(curve["round"]) for curve in curves for key in CURVES)
+        return aligned and isinstance(spec["seed"], int) and all(isinstance(x, int | float) for x in numbers)
+    except (KeyError, TypeError, AttributeError):
+        return False
+
+
+def _task_runs(asked: _Asked, found: dict[Trajectory, dict[int, Result]]) -> TaskRuns:
+    rounds = _number(_ROUNDS.search(asked.task))
+    plain = _PARTICIPATION.sub("", _ROUNDS.sub("", asked.task))
+    known = _tasks().get(plain)
+    name, preset = known or (None, PRESETS[0])
+    entries = []
+    for row, trajectory in _named_rows(name, preset, found):
+        results = found[trajectory]
+        seeds = tuple(sorted(results, key=lambda s: (federated.SEEDS.index(s) if s in federated.SEEDS else 99, s)))
+        theirs = None if name is None else paper.SCORES.get(name, {}).get(row.name)
+        usual = name is not None and rounds == federated.tasks(preset)[name].rounds and preset == "published"
+        whole = usual and asked.precision == "float32" and not _unusual(asked.task)
+        entries.append(Entry(name or "", row, seeds, tuple(results[s] for s in seeds), theirs, claimed=whole))
+    options = None if name is None else _options(name, preset, rounds, asked, entries)
+    in_items = not _unusual(asked.task) and not any(_VALUED.fullmatch(entry.row.name) for entry in entries)
+    return TaskRuns(_title(name, preset, rounds, asked), entries, rounds, options, in_items)
+
+
+_ROUNDS = re.compile(r"rounds=(\d+)")
+_PARTICIPATION = re.compile(r"participation=Participation\(([^)]*)\)")
+_USUAL = ("fraction=1.0", "dropout=0.0")
+
+
+def _number(match: re.Match[str] | None) -> int:
+    return int(match[1]) if match else 0
+
+
+def _unusual(task: str) -> str:
+    """Who takes part, if not everybody."""
+    who = _PARTICIPATION.search(task)
+    return ", ".join(part for part in who[1].split(", ") if part not in _USUAL) if who else ""
+
+
+@cache
+def _tasks() -> dict[str, tuple[str, Preset]]:
+    """The names of tasks, by what cells hold, without rounds and participation."""
+    return {
+        _PARTICIPATION.sub("", _ROUNDS.sub("", repr(task))): (name, preset)
+        for preset in reversed(PRESETS)
+        for name, task in federated.tasks(preset).items()
+    }
+
+
+def _title(name: str | None, preset: Preset, rounds: int, asked: _Asked) -> str:
+    if name is None:
+        return f"another task: {asked.task[:80]}"
+    extra = [f"{rounds} rounds"] if rounds != federated.tasks(preset)[name].rounds else []
+    extra += ["settings of the paper’s text"] if preset == "text" else []
+    extra += [_unusual(asked.task).replace("=", " ")] if _unusual(asked.task) else []
+    extra += [asked.precision] if asked.precision != "float32" else []
+    return ", ".join([name, *extra])
+
+
+def _options(name: str, preset: Preset, rounds: int, asked: _Asked, entries: Sequence[Entry]) -> list[str]:
+    words = ["--task", name]
+    seeds = max((entry.seeds for entry in entries), key=len, default=())
+    words += ["--seeds", ",".join(map(str, seeds))] if seeds != federated.SEEDS else []
+    words += ["--rounds", str(rounds)] if rounds != federated.tasks(preset)[name].rounds else []
+    words += ["--preset", preset] if preset != "published" else []
+    words += ["--precision", asked.precision] if asked.precision != "float32" else []
+    for part in _unusual(asked.task).split(", ") if _unusual(asked.task) else ():
+        key, _, value = part.partition("=")
+        words += [f"--{key}", value]
+    return words
+
+
+def _named_rows(
+    name: str | None, preset: Preset, found: dict[Trajectory, dict[int, Result]]
+) -> Iterator[tuple[Row, Trajectory]]:
+    """The rows that trajectories are: several if methods share one, those of tab:3 before all others."""
+    left = dict.fromkeys(found)
+    if name is not None:
+        candidates = [federated.row(method, name, preset) for method in (*METHODS, EXACT_FERERO)]
+        for row in candidates:
+            if _trajectory(row) in found:
+                left.pop(_trajectory(row), None)
+                yield row, _trajectory(row)
+        rest = set(left)
+        valued = [
+            Row(f"{m} ({value:g})", row.method, row.output)
+            for m, values in federated.ATTEMPTED.items()
+            for value in values
+            for row in [federated.row(m, name, preset, value)]
+        ]
+        others = [federated.row(m, name, preset) for m in methods() if m not in METHODS]
+        # The registry has several names for some methods: the first is enough.
+        once = {(_trajectory(row), row.output): row for row in reversed([*valued, *others])}
+        for (trajectory, _), row in reversed(once.items()):
+            if trajectory in rest:
+                left.pop(trajectory, None)
+                yield row, trajectory
+    for trajectory in left:
+        both: tuple[Output, ...] = ("last", "adaptive")
+        for output in both:
+            # What it is cannot be told from its text; only the name is shown.
+            yield Row(f"{trajectory[0][:60]}, {output}", Method(Linear(), Last()), output), trajectory
+
+
+def _trajectory(row: Row) -> Trajectory:
+    return repr(row.method.weighting), repr(row.method.transform)
+
+
+# ------------------------------------------------------------------------------- what is drawn
+def as_record(runs: TaskRuns) -> Record:
+    """A task for the page."""
+    return {
+        "title": runs.title,
+        "rounds": runs.rounds,
+        "methods": [_method(entry) for entry in runs.entries],
+        "commands": {
+            "curves": runs.command("fig-curves"),
+            "weights": runs.command("fig-weights"),
+            "box": runs.command("fig-box"),
+            "parity": runs.command("fig-parity"),
+            "archive": runs.table_command,
+        },
+    }
+
+
+def _method(entry: Entry) -> Record:
+    output = entry.row.output
+    curves = [result["curves"][output] for result in entry.results]
+    weights = entry.results[0]["coefficients"]
+    record: Record = {
+        "name": entry.row.name,
+        "output": output,
+        "seeds": list(entry.seeds),
+        "scores": {metric: short(entry.values(metric)) for metric in METRICS},
+        "rounds": curves[0]["round"],
+        "weights": short(torch.tensor(weights), 3),
+        "weight_rounds": [EVERY * (k + 1) for k in range(len(weights))],
+        "archive": _mean([result["archive"] for result in entry.results]) if output == "adaptive" else [],
+    }
+    for key in CURVES:
+        values = torch.tensor([curve[key] for curve in curves], dtype=torch.float64)
+        record[key] = short(values.mean(0), 5)
+        record[f"{key}_std"] = short(values.std(0, correction=0), 3)
+    return record
+
+
+def _mean(values: list[list[float]]) -> Any:  # noqa: ANN401
+    return short(torch.tensor(values, dtype=torch.float64).mean(0), 4)
+
+
+def log_record(log: Log) -> Record:
+    """A monitoring log for the page: entries such as `lambda/a` are the line a of the picture lambda."""
+    groups: dict[str, dict[str, list[float | None]]] = defaultdict(dict)
+    for name, values in log.values.items():
+        group, _, objective = name.partition("/")
+        groups[group][objective or group] = [None if v is None else short(v, 5) for v in values]
+    return {"title": log.path.name, "steps": log.steps, "groups": groups}
