@@ -38,7 +38,7 @@ from equipoise.weighting import (
     Weighting,
 )
 
-__all__ = ["Method", "Named", "group_dro", "methods", "nearest"]
+__all__ = ["Method", "Named", "default", "group_dro", "methods", "nearest"]
 
 T = TypeVar("T")
 
@@ -70,6 +70,20 @@ def nearest(name: str, known: Iterable[str]) -> str:
     folded = {key.casefold(): key for key in known}
     close = difflib.get_close_matches(name.casefold(), folded, n=3, cutoff=0.3)
     return ", ".join(folded[key] for key in close or folded)
+
+
+def default() -> Method:
+    """The method for when none is named, `equipoise` in the table: no number of it is tuned to a problem.
+
+    PGD with the adaptive step, which does not depend on the unit of the losses; optimism against the rotation of
+    the two players; an answer that weighs late iterates more and holds eight copies. How it was chosen, and where
+    another choice is better: docs/defaults.md.
+
+    Example:
+        >>> default().conversion
+        Adaptive(power=8.0, capacity=8, ties='stored')
+    """
+    return Method(OMD(step_size="adaptive", mirror=Euclidean(), optimism=30.0), Adaptive(power=8.0, capacity=8))
 
 
 def group_dro(counts: Sequence[int], adjustment: float = 0.0, step_size: Number = 0.01) -> Method:
@@ -110,6 +124,7 @@ def methods() -> Named[Method]:
     references = tuple((w, v) for w, v in preference.linspace(10).tolist())
     return Named(
         {
+            "equipoise": default(),
             "LS": Method(Linear(), Last()),
             "FedAvg": Method(Linear(), Last()),
             "TCH": Method(Tchebycheff(), Last()),

@@ -13,7 +13,7 @@ from equipoise.batch import Number
 from equipoise.conversion import Conversion, Last
 from equipoise.errors import NonFiniteLossError, require
 from equipoise.problems import Problem
-from equipoise.registry import Method, methods
+from equipoise.registry import Method, default, methods
 from equipoise.weighting import Weighting
 
 __all__ = ["Run", "Solution", "Step", "Trajectory", "solve", "solve_many"]
@@ -77,7 +77,7 @@ class Step(NamedTuple):
 def solve(
     problem: Problem,
     preferences: Tensor | Sequence[Sequence[float]],
-    method: Method | Weighting[Any] | str,
+    method: Method | Weighting[Any] | str | None = None,
     *,
     step_size: Number = 0.02,
     conversions: Mapping[str, Conversion[Any]] | None = None,
@@ -89,7 +89,7 @@ def solve(
     Args:
         problem: The problem.
         preferences: Shape (preferences, m).
-        method: A method of the registry or its name, or a weighting.
+        method: A method of the registry or its name, or a weighting; `registry.default()` if not given.
         step_size: η of the gradient step.
         conversions: The outputs wanted, by name. By default the method's own as "solution", or the
             last iterate for a bare weighting.
@@ -102,10 +102,12 @@ def solve(
     Example:
         >>> from equipoise import preference
         >>> from equipoise.problems import VLMOP2
-        >>> found = solve(VLMOP2(), preference.linspace(10), "AdaOMDgd-TCH", steps=200)
+        >>> found = solve(VLMOP2(), preference.linspace(10), steps=200)
         >>> found.losses["solution"].shape
         torch.Size([1, 10, 2])
     """
+    if method is None:
+        method = default()
     if isinstance(method, str):
         method = methods()[method]
     weighting = method.weighting if isinstance(method, Method) else method

@@ -13,6 +13,7 @@ from equipoise import preference as preferences
 from equipoise.conversion import Adaptive, Conversion, Last
 from equipoise.conversion.protocol import record_dtype
 from equipoise.errors import StateMismatchError, require
+from equipoise.registry import default
 from equipoise.state import flatten, unflatten
 from equipoise.train import recorded
 from equipoise.train.archive import Archive
@@ -67,10 +68,10 @@ class MultiObjective:
 
     Args:
         model: Its parameters are trained; it may be wrapped or compiled.
-        weighting: How losses become coefficients.
-        preference: w, one entry per objective: non-negative, of sum 1.
-        conversion: How the trajectory becomes the answer; by default the last iterate that was recorded.
-            `Adaptive` needs a capacity here.
+        weighting: How losses become coefficients; by default that of `registry.default()`.
+        preference: w, one entry per objective: non-negative, of sum 1. It must be given.
+        conversion: How the trajectory becomes the answer; by default the last iterate that was recorded, or, if
+            no weighting is given either, the conversion of `registry.default()`. `Adaptive` needs a capacity here.
         optimizer: Whose steps are the steps of the run.
         names: The objectives' names, for losses by name, messages and metrics.
         parameters: Names of the parameters to record; by default all that require grad. Recorded are copies in
@@ -86,8 +87,8 @@ class MultiObjective:
     def __init__(
         self,
         model: nn.Module,
-        weighting: Weighting[Any],
-        preference: Tensor | Sequence[float],
+        weighting: Weighting[Any] | None = None,
+        preference: Tensor | Sequence[float] | None = None,
         conversion: Conversion[Any] | None = None,
         optimizer: torch.optim.Optimizer | None = None,
         *,
@@ -98,8 +99,13 @@ class MultiObjective:
         on_nonfinite: Literal["raise", "skip"] = "raise",
         process_group: Group = None,
     ) -> None:
+        if weighting is None:
+            method = default()
+            weighting, conversion = method.weighting, method.conversion if conversion is None else conversion
         conversion = Last() if conversion is None else conversion
         _check_conversion(conversion)
+        if preference is None:
+            raise ValueError("preference must be given, one entry per objective; found None")
         require(every is None or every >= 1, "every must be None or at least 1", every)
         require(check in {"auto", "now", "deferred"}, 'check must be "auto", "now" or "deferred"', check)
         require(on_nonfinite in {"raise", "skip"}, 'on_nonfinite must be "raise" or "skip"', on_nonfinite)
