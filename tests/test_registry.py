@@ -7,6 +7,7 @@ import pytest
 import torch
 
 import equipoise as eq
+from equipoise.registry import Method, resolve
 
 PAPER = [
     "LS", "TCH", "STCH", "OMDgd-TCH", "AdaOMDgd-TCH", "OMDeg-TCH", "AdaOMDeg-TCH", "ExcessMTL", "EPO", "FERERO",
@@ -64,3 +65,29 @@ def test_afl_by_hand():
 def test_bad_input(arguments, message):
     with pytest.raises(ValueError, match=message):
         eq.group_dro(**arguments)
+
+
+def test_what_can_stand_for_a_method():
+    assert resolve(None) == eq.methods()["equipoise"]
+    assert resolve("TCH") == eq.methods()["TCH"]
+    assert resolve(eq.OMD(0.5)) == Method(eq.OMD(0.5), eq.Last())
+    assert resolve(eq.methods()["LS"]) == eq.methods()["LS"]
+
+
+@pytest.mark.parametrize("wrong", [eq.OMD, [0.5, 0.5], eq.Last()])
+def test_what_cannot(wrong):
+    with pytest.raises(
+        ValueError, match=r"a method must be a name such as \"TCH\", a Method, or a weighting such as OMD"
+    ):
+        resolve(wrong)
+
+
+def test_a_training_loop_takes_a_method_or_its_name():
+    model = torch.nn.Linear(2, 1)
+    named = eq.MultiObjective(model, "OMDgd-TCH", [0.5, 0.5])
+    assert isinstance(named.conversion, eq.Average)
+    assert isinstance(eq.MultiObjective(model, eq.group_dro([10, 20]), [0.5, 0.5]).weighting, eq.OMD)
+    with pytest.raises(ValueError, match="conversion must have a capacity in a training loop"):
+        eq.MultiObjective(model, "AdaOMDgd-TCH", [0.5, 0.5])
+    with pytest.raises(ValueError, match="weighting must not be a method whose clients transform losses"):
+        eq.MultiObjective(model, "PropFair", [0.5, 0.5])

@@ -38,7 +38,7 @@ from equipoise.weighting import (
     Weighting,
 )
 
-__all__ = ["Method", "Named", "default", "group_dro", "methods", "nearest"]
+__all__ = ["Method", "Named", "default", "group_dro", "methods", "nearest", "resolve"]
 
 T = TypeVar("T")
 
@@ -84,6 +84,23 @@ def default() -> Method:
         Adaptive(power=8.0, capacity=8, ties='stored')
     """
     return Method(OMD(step_size="adaptive", mirror=Euclidean(), optimism=30.0), Adaptive(power=8.0, capacity=8))
+
+
+def resolve(method: Method | Weighting[Any] | str | None) -> Method:
+    """The method that is meant by a name of `methods()`, a weighting (with the last iterate) or nothing (the default).
+
+    Raises:
+        ValueError: It is none of these, or no method has this name.
+    """
+    if method is None:
+        return default()
+    if isinstance(method, str):
+        return methods()[method]
+    if isinstance(method, Method):
+        return method
+    sound = not isinstance(method, type) and all(hasattr(method, name) for name in ("init", "update", "needs"))
+    require(sound, 'a method must be a name such as "TCH", a Method, or a weighting such as OMD()', method)
+    return Method(method, Last())
 
 
 def group_dro(counts: Sequence[int], adjustment: float = 0.0, step_size: Number = 0.01) -> Method:

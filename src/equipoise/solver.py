@@ -10,10 +10,10 @@ from torch import Tensor
 
 from equipoise import preference as preferences_
 from equipoise.batch import Number
-from equipoise.conversion import Conversion, Last
+from equipoise.conversion import Conversion
 from equipoise.errors import NonFiniteLossError, require
 from equipoise.problems import Problem
-from equipoise.registry import Method, default, methods
+from equipoise.registry import Method, resolve
 from equipoise.weighting import Weighting
 
 __all__ = ["Run", "Solution", "Step", "Trajectory", "solve", "solve_many"]
@@ -106,14 +106,10 @@ def solve(
         >>> found.losses["solution"].shape
         torch.Size([1, 10, 2])
     """
-    if method is None:
-        method = default()
-    if isinstance(method, str):
-        method = methods()[method]
-    weighting = method.weighting if isinstance(method, Method) else method
+    chosen = resolve(method)
     if conversions is None:
-        conversions = {"solution": method.conversion if isinstance(method, Method) else Last()}
-    run = Run(weighting, conversions, step_size, sweep)
+        conversions = {"solution": chosen.conversion}
+    run = Run(chosen.weighting, conversions, step_size, sweep)
     return solve_many(problem, preferences, {"run": run}, **options)["run"]
 
 

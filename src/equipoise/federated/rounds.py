@@ -22,7 +22,7 @@ from equipoise.federated.server import Curve, Outputs, Rounds
 from equipoise.federated.splits import ClientData, deal
 from equipoise.federated.stacked import Stacked
 from equipoise.federated.task import Task
-from equipoise.registry import Method, methods
+from equipoise.registry import Method, resolve
 from equipoise.weighting import Weighting
 
 __all__ = ["History", "Result", "outputs", "simulate"]
@@ -109,9 +109,7 @@ def simulate(
             round late, as it is not waited for). What the checkpoint holds remains.
     """
     where = _device(device)
-    chosen = methods()[method] if isinstance(method, str) else method
-    weighting = chosen.weighting if isinstance(chosen, Method) else chosen
-    transform = chosen.transform if isinstance(chosen, Method) else None
+    chosen = resolve(method)
     wanted = dict(outputs() if conversions is None else conversions)
     seeds = tuple(seeds)
     require(len(seeds) >= 1, "seeds must hold at least one seed", seeds)
@@ -123,7 +121,9 @@ def simulate(
     _check_model(task.model, source)
     kind: Precision = precision or ("tf32" if where.type == "cuda" else "float32")
     worker = _engine(engine, task, data, kind)
-    run = Rounds(task, weighting, transform, wanted, data, worker, _weights(preference, task.split.clients, where))
+    run = Rounds(
+        task, chosen.weighting, chosen.transform, wanted, data, worker, _weights(preference, task.split.clients, where)
+    )
 
     server = run.start()
     untrained = worker.evaluate(server.params, server.buffers, "test")

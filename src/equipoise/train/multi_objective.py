@@ -10,10 +10,10 @@ import torch
 from torch import Tensor, nn
 
 from equipoise import preference as preferences
-from equipoise.conversion import Adaptive, Conversion, Last
+from equipoise.conversion import Adaptive, Conversion
 from equipoise.conversion.protocol import record_dtype
 from equipoise.errors import StateMismatchError, require
-from equipoise.registry import default
+from equipoise.registry import Method, resolve
 from equipoise.state import flatten, unflatten
 from equipoise.train import recorded
 from equipoise.train.archive import Archive
@@ -68,10 +68,11 @@ class MultiObjective:
 
     Args:
         model: Its parameters are trained; it may be wrapped or compiled.
-        weighting: How losses become coefficients; by default that of `registry.default()`.
+        weighting: How losses become coefficients; or a method, or its name, that has a conversion too; by default
+            `registry.default()`.
         preference: w, one entry per objective: non-negative, of sum 1. It must be given.
-        conversion: How the trajectory becomes the answer; by default the last iterate that was recorded, or, if
-            no weighting is given either, the conversion of `registry.default()`. `Adaptive` needs a capacity here.
+        conversion: How the trajectory becomes the answer; by default the method's, or, for a bare weighting, the last
+            iterate that was recorded. `Adaptive` needs a capacity here.
         optimizer: Whose steps are the steps of the run.
         names: The objectives' names, for losses by name, messages and metrics.
         parameters: Names of the parameters to record; by default all that require grad. Recorded are copies in
@@ -87,7 +88,7 @@ class MultiObjective:
     def __init__(
         self,
         model: nn.Module,
-        weighting: Weighting[Any] | None = None,
+        weighting: Weighting[Any] | Method | str | None = None,
         preference: Tensor | Sequence[float] | None = None,
         conversion: Conversion[Any] | None = None,
         optimizer: torch.optim.Optimizer | None = None,
@@ -99,10 +100,9 @@ class MultiObjective:
         on_nonfinite: Literal["raise", "skip"] = "raise",
         process_group: Group = None,
     ) -> None:
-        if weighting is None:
-            method = default()
-            weighting, conversion = method.weighting, method.conversion if conversion is None else conversion
-        conversion = Last() if conversion is None else conversion
+        method = resolve(weighting)
+        require(method.transform is None, "weighting must not be a method whose clients transform losses", weighting)
+        weighting, conversion = method.weighting, method.conversion if conversion is None else conversion
         _check_conversion(conversion)
         if preference is None:
             raise ValueError("preference must be given, one entry per objective; found None")
@@ -426,7 +426,7 @@ class MultiObjective:
         elif self._pending.calls == 0 and self._skipped > 0:
             optimizer.zero_grad(set_to_none=True)
         else:
-            rule = "optimizer.step() must follow a call of mol and its backward pass"
+            rule = "optimizer.step() must follow a call of mol and its backward pass, or mol.close()"
             require(self._pending.calls > 0, rule, "none since the last step")
             with self._exactly():
                 mean = self._pending.mean()
