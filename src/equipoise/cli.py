@@ -145,7 +145,7 @@ def list_problems() -> None:
 @app.command("solve")
 def solve_command(
     problem: Annotated[str, typer.Argument(help="A problem of `equipoise problems`.")],
-    method: Annotated[str, typer.Option(help="A method of `equipoise methods`.")] = "AdaOMDgd-TCH",
+    method: Annotated[str, typer.Option(help="A method of `equipoise methods`.")] = "equipoise",
     preferences: Annotated[int, typer.Option(help="How many preferences, evenly spread; at most, if m > 2.")] = 10,
     seeds: Annotated[str, typer.Option(help="Seeds, separated by commas.")] = "0",
     steps: Annotated[int, typer.Option(help="Iterations.")] = 1000,

@@ -34,7 +34,7 @@ def family(name, problem="F1"):
 
 def made_up(value):
     """A cell's result that was not computed."""
-    output = {"hypervolume": [value, value], "tch": [0.2, 0.4], "imbalance": [0.0, 0.001, 0.01], "test": [0.5]}
+    output = {"hypervolume": [value, value], "tch": [0.2, 0.4], "imbalance": [0.0, 0.001, 0.01]}
     return {"diverged": 0, **dict.fromkeys(conversions.outputs(), output)}
 
 
@@ -119,6 +119,9 @@ def invented(tmp_path_factory):
     for name in conversions.names_of_problems():
         for row in conversions.configurations(name):
             result = made_up((0.8 if name == "ZDT1" else 1.1) if row.name == conversions.DEFAULT else 0.9)
+            if name in conversions.DIGITS:
+                output = {"tch": [0.2, 0.4], "test": [0.5, 0.6], "imbalance": [3.0, 5.0, 9.0]}
+                result = {"diverged": 0, **dict.fromkeys(conversions.outputs(), output)}
             if name in conversions.crowds():
                 result = {output: {"gap": [0.1, 0.3]} for output in conversions.crowd_outputs()}
             store.write(conversions.cell_spec(name, row), result)

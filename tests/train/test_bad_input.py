@@ -144,7 +144,8 @@ def test_counts_may_come_by_name_with_constants_for_what_is_absent(toy):
 def test_a_step_without_a_call(toy):
     run, mol = make(toy)
     message = re.escape(
-        "optimizer.step() must follow a call of mol and its backward pass, or mol.close(); found none since the last step"
+        "optimizer.step() must follow a call of mol and its backward pass, or mol.close(); "
+        "found none since the last step"
     )
     run.losses(0).sum().backward()
     before = run.params()

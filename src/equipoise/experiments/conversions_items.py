@@ -37,7 +37,7 @@ def _table_conversions(request: Request) -> None:
         title = f"{name}: hypervolume; mean TCH value, preference error (exact: {volume:.4f}; {value:.4f})"
         console.print(_problem_table([e for e in entries if e.problem == name], title))
     for name in conversions.DIGITS:
-        title = f"{name}: TCH value on training and test samples; preference error"
+        title = f"{name}: TCH value on training samples; on test samples, preference error"
         console.print(_problem_table([e for e in entries if e.problem == name], title))
     console.print(_verdict_table(conversions.verdicts(entries)))
     console.print(_digits_table(entries))
@@ -66,7 +66,7 @@ def _problem_table(entries: Sequence[Entry], title: str) -> Table:
 
 def _cell(entry: Entry) -> str:
     if math.isnan(entry.hypervolume):
-        return f"{entry.tch:.4f} {entry.test:.4f}\n[dim]{percent(entry.imbalance)}[/dim]"
+        return f"{entry.tch:.4f}\n[dim]{entry.test:.4f} {percent(entry.imbalance)}[/dim]"
     return f"{entry.hypervolume:.4f}\n[dim]{_number(entry.tch)} {percent(entry.imbalance)}[/dim]"
 
 
