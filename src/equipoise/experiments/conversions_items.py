@@ -5,6 +5,7 @@ import time
 from collections.abc import Mapping, Sequence
 
 from rich import box
+from rich.console import Console
 from rich.table import Table
 
 from equipoise.experiments import conversions, paper
@@ -35,18 +36,26 @@ def _table_conversions(request: Request) -> None:
     for name, setting in conversions.settings().items():
         volume, value = conversions.exact(setting)
         title = f"{name}: hypervolume; mean TCH value, preference error (exact: {volume:.4f}; {value:.4f})"
-        console.print(_problem_table([e for e in entries if e.problem == name], title))
+        _show(console, _problem_table([e for e in entries if e.problem == name], title))
     for name in conversions.DIGITS:
         title = f"{name}: TCH value on training samples; on test samples, preference error"
-        console.print(_problem_table([e for e in entries if e.problem == name], title))
-    console.print(_verdict_table(conversions.verdicts(entries)))
-    console.print(_digits_table(entries))
-    console.print(_crowd_table(conversions.gaps(store)))
+        _show(console, _problem_table([e for e in entries if e.problem == name], title))
+    _show(console, _verdict_table(conversions.verdicts(entries)))
+    _show(console, _digits_table(entries))
+    _show(console, _crowd_table(conversions.gaps(store)))
     below = against_the_paper(conversions.verdicts(entries))
     for line in below or ["above the paper's AdaOMDgd-TCH and AdaOMDeg-TCH on every problem of the paper"]:
         say(console, line)
     say(console, "* chosen on; the rest was run afterwards, with nothing changed")
     wrote_json(console, request.json_file, conversions.as_json(entries))
+
+
+def _show(console: Console, table: Table) -> None:
+    """Print a table that needs a hundred columns, also where the terminal says that it has fewer."""
+    before = console.width
+    console.width = max(100, before)
+    console.print(table)
+    console.width = before
 
 
 def _problem_table(entries: Sequence[Entry], title: str) -> Table:
