@@ -1,5 +1,6 @@
 import pytest
 import torch
+from tests.weighting.gradients import INTEGERS, coefficients, direction, jacobians, random, vector
 from torch import Tensor
 
 from equipoise.minnorm import min_norm
@@ -7,68 +8,15 @@ from equipoise.weighting.cagrad import CAGrad
 
 # Gradients, and the direction of TorchJD 0.18 for c = 1/2, whose conic solver is accurate to some 1e-4.
 FROZEN = {
-    "two": ([[2, 0, 1], [-3, -2, 0]], [0.047723, -1.0, 0.773861]),
-    "three": ([[2, -3, -3], [-2, 1, 2], [1, 3, -2]], [-0.035181, 0.51759, -0.631486]),
-    "duplicates": ([[-1, 1, -2, -2], [3, -3, 3, 2], [-1, 1, -2, -2]], [0.619932, -0.619932, -0.319909, -0.839833]),
-    "four": (
-        [[-2, -2, -3, 1], [-2, -3, -3, 2], [0, -1, -2, -3], [3, 0, 3, 2]],
-        [0.566348, -1.625062, -0.683776, 0.669046],
-    ),
-    "four dependent": ([[-2, -2, 0], [1, -3, -2], [0, 1, -1], [1, -3, 2]], [0.0, -1.125, -0.875]),
-    "five, duplicates": (
-        [[0, -2, -1, -3, 1], [-2, -1, -1, -2, -3], [3, -2, 0, 3, 2], [1, 0, 2, -2, 0], [0, -2, -1, -3, 1]],
-        [0.912782, -2.256218, -0.164589, -1.33496, 0.003884],
-    ),
-    "six": (
-        [
-            [-2, 0, 1, -1, 3, 3],
-            [-3, -3, -2, -2, 2, 0],
-            [-3, -3, 2, 2, 3, 1],
-            [2, 3, -1, 1, 0, 2],
-            [0, 2, -3, 0, 1, 0],
-            [1, 3, 1, 2, 1, -2],
-        ],
-        [-0.790256, 1.031783, -0.672154, 0.60826, 2.279446, 0.583415],
-    ),
-    "six dependent": (
-        [
-            [-3, 1, -1, -3, 2],
-            [-1, 1, -2, -2, -3],
-            [-1, 1, 1, -3, 1],
-            [-2, 3, 1, -2, -3],
-            [-1, 0, -2, -1, 1],
-            [1, -1, -1, 3, -3],
-        ],
-        [-1.046639, 0.691865, -0.851018, -0.930369, -1.83945],
-    ),
+    "two": [0.047723, -1.0, 0.773861],
+    "three": [-0.035181, 0.51759, -0.631486],
+    "duplicates": [0.619932, -0.619932, -0.319909, -0.839833],
+    "four": [0.566348, -1.625062, -0.683776, 0.669046],
+    "four dependent": [0.0, -1.125, -0.875],
+    "five, duplicates": [0.912782, -2.256218, -0.164589, -1.33496, 0.003884],
+    "six": [-0.790256, 1.031783, -0.672154, 0.60826, 2.279446, 0.583415],
+    "six dependent": [-1.046639, 0.691865, -0.851018, -0.930369, -1.83945],
 }
-
-
-def vector(*values: float) -> Tensor:
-    return torch.tensor(values, dtype=torch.float64)
-
-
-def random(*shape: int, seed: int = 0) -> Tensor:
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
-
-
-def jacobians(m: int) -> dict[str, Tensor]:
-    """Six of each kind, (6, m, d)."""
-    double = random(6, m, 8, seed=m + 10)
-    double[:, -1] = double[:, 0]
-    return {"plain": random(6, m, 8, seed=m), "duplicates": double, "dependent": random(6, m, m - 1, seed=m + 20)}
-
-
-def coefficients(method: CAGrad, rows: Tensor, preference: Tensor | None = None, **extra) -> Tensor:
-    """For losses of 1 and the Gramian of `rows` (*B, m, d)."""
-    losses = torch.ones(rows.shape[:-1], dtype=torch.float64)
-    w = torch.full_like(losses, 1 / losses.shape[-1]) if preference is None else preference
-    c, _ = method.update(losses, method.init(losses), w, gramian=rows @ rows.mT, **extra)
-    return c
-
-
-def direction(method: CAGrad, rows: Tensor, preference: Tensor | None = None) -> Tensor:
-    return (coefficients(method, rows, preference).unsqueeze(-2) @ rows).squeeze(-2)
 
 
 def gap(rows: Tensor, c: float, w: Tensor) -> Tensor:
@@ -122,7 +70,7 @@ def test_rows_may_differ_in_length():
 
 @pytest.mark.parametrize("name", FROZEN)
 def test_it_is_torchjd_s(name: str):
-    rows, expected = FROZEN[name]
+    rows, expected = INTEGERS[name], FROZEN[name]
     found = direction(CAGrad(0.5), torch.tensor(rows, dtype=torch.float64))
     torch.testing.assert_close(found, vector(*expected), rtol=0, atol=2e-4)
 

@@ -1,38 +1,11 @@
 import pytest
 import torch
-from torch import Tensor
+from tests.weighting.gradients import coefficients, jacobians, random, vector
 from torchjd.aggregation import IMTLGWeighting
 
 from equipoise.weighting.imtl_g import IMTLG
 
 ORTHOGONAL = torch.tensor([[1.0, 0.0], [0.0, 2.0]], dtype=torch.float64)
-
-
-def vector(*values: float) -> Tensor:
-    return torch.tensor(values, dtype=torch.float64)
-
-
-def random(*shape: int, seed: int = 0) -> Tensor:
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
-
-
-def jacobians(m: int) -> dict[str, Tensor]:
-    """Six of each kind, (6, m, d)."""
-    double = random(6, m, 8, seed=m + 10)
-    double[:, -1] = double[:, 0]
-    return {"plain": random(6, m, 8, seed=m), "duplicates": double, "dependent": random(6, m, m - 1, seed=m + 20)}
-
-
-def coefficients(method: IMTLG, rows: Tensor, preference: Tensor | None = None, **extra) -> Tensor:
-    """For losses of 1 and the Gramian of `rows` (*B, m, d)."""
-    losses = torch.ones(rows.shape[:-1], dtype=torch.float64)
-    w = torch.full_like(losses, 1 / losses.shape[-1]) if preference is None else preference
-    c, _ = method.update(losses, method.init(losses), w, gramian=rows @ rows.mT, **extra)
-    return c
-
-
-def direction(method: IMTLG, rows: Tensor, preference: Tensor | None = None) -> Tensor:
-    return (coefficients(method, rows, preference).unsqueeze(-2) @ rows).squeeze(-2)
 
 
 def test_orthogonal_gradients_by_hand():

@@ -4,27 +4,13 @@ from collections import Counter
 
 import pytest
 import torch
+from tests.weighting.gradients import jacobians, random, vector
 from torch import Tensor
 from torchjd.aggregation import PCGradWeighting
 
 from equipoise.weighting.pcgrad import PCGrad, PCGradState
 
 CONFLICT = torch.tensor([[1.0, 0.0], [-1.0, 1.0]], dtype=torch.float64)
-
-
-def vector(*values: float) -> Tensor:
-    return torch.tensor(values, dtype=torch.float64)
-
-
-def random(*shape: int, seed: int = 0) -> Tensor:
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
-
-
-def jacobians(m: int) -> dict[str, Tensor]:
-    """Six of each kind, (6, m, d)."""
-    double = random(6, m, 8, seed=m + 10)
-    double[:, -1] = double[:, 0]
-    return {"plain": random(6, m, 8, seed=m), "duplicates": double, "dependent": random(6, m, m - 1, seed=m + 20)}
 
 
 def uniform(m: int) -> Tensor:
