@@ -33,7 +33,7 @@ from torch import Tensor
 
 from equipoise import OMD, Adaptive, Average, Conversion, Entropic, Euclidean, Last, PNorm
 from equipoise.batch import Number
-from equipoise.problems import Planted
+from equipoise.problems import Needle, Planted
 from equipoise.problems.convex import Bounds
 from equipoise.simplex import Mirror
 from equipoise.theory import Geometry, Guarantee, best_p, sample_objectives
@@ -47,31 +47,6 @@ NAMES: dict[Geometry, str] = {"pgd": "PGD", "eg": "EG", "pnorm": "p-norm"}
 
 
 # ------------------------------------------------------------------------------- problems
-@dataclass(frozen=True)
-class Needle(Planted):
-    """One objective against all the others, which are equal: f_1 = c − b Σ_j θ_j, f_i = c + b Σ_j θ_j.
-
-    θ* = 0 and λ*_1 = 1/2, far from the 1/m where λ starts: the hard case for PGD when m is large.
-    """
-
-    @property
-    def optimum(self) -> Tensor:
-        """The origin."""
-        return torch.zeros(self.d, dtype=torch.float64)
-
-    @property
-    def dual(self) -> Tensor:
-        """Half for the first objective, the rest in equal parts."""
-        return torch.tensor([0.5] + [0.5 / (self.m - 1)] * (self.m - 1), dtype=torch.float64)
-
-    @property
-    def slopes(self) -> Tensor:
-        """Opposite gradients that move f by 90 % of its value at θ*, as in `Planted`."""
-        sign = torch.ones(self.m, self.d, dtype=torch.float64)
-        sign[0] = -1.0
-        return 0.9 * sign * (self.value / self.w).unsqueeze(-1) / (self.d * self.radius)
-
-
 class Glimpse(NamedTuple):
     """What one round sees of the objectives."""
 

@@ -15,8 +15,8 @@ from equipoise import metrics
 from equipoise.cli import app
 from equipoise.experiments import conversions, conversions_items, federated, figures, synthetic_items
 from equipoise.experiments.cells import CellStore
-from equipoise.experiments.conversions import AgileEntropic, Needle, Task
-from equipoise.problems import Planted
+from equipoise.experiments.conversions import AgileEntropic, Task
+from equipoise.problems import Needle, Planted
 from equipoise.registry import default
 from equipoise.solver import solve_many
 

@@ -7,10 +7,8 @@ feeds all outputs. The default, `registry.default()`, was chosen on F1 to F6; do
 import math
 import statistics
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, replace
 from functools import cache
-from multiprocessing import get_context
 from typing import Any, ClassVar, NamedTuple
 
 import torch
@@ -19,9 +17,10 @@ from torch import Tensor
 from equipoise import metrics, preference
 from equipoise.conversion import Adaptive, Average, Conversion, Last
 from equipoise.experiments import federated
+from equipoise.experiments import workers as workers_
 from equipoise.experiments.cells import CellStore, Result, Spec
 from equipoise.federated import simulate
-from equipoise.problems import DTLZ1, DTLZ2, DTLZ3, DTLZ4, F6, KnownFront, Planted, problems
+from equipoise.problems import DTLZ1, DTLZ2, DTLZ3, DTLZ4, F6, KnownFront, Needle, Planted, problems
 from equipoise.registry import default
 from equipoise.simplex import Entropic, Euclidean
 from equipoise.solver import Run, solve_many
@@ -165,33 +164,6 @@ def exact(setting: Setting) -> tuple[float, float]:
 
 
 # ------------------------------------------------------------------------------- many objectives
-@dataclass(frozen=True)
-class Needle(Planted):
-    """One objective against the rest: λ* has half its weight on the first, and the others all say the same.
-
-    The case that the factor log m of EG's bound, against m of PGD's, is about: a weight has to grow from 1/m to ½.
-    """
-
-    name: ClassVar[str] = "Needle"
-
-    @property
-    def optimum(self) -> Tensor:
-        """The middle of the box, (d,)."""
-        return torch.zeros(self.d, dtype=torch.float64)
-
-    @property
-    def dual(self) -> Tensor:
-        """Half for the first objective, the rest in equal parts, (m,)."""
-        return torch.tensor([0.5] + [0.5 / (self.m - 1)] * (self.m - 1), dtype=torch.float64)
-
-    @property
-    def slopes(self) -> Tensor:
-        """Opposite gradients that move f by 90 % of its value at θ*, as in `Planted`, (m, d)."""
-        sign = torch.ones(self.m, self.d, dtype=torch.float64)
-        sign[0] = -1.0
-        return 0.9 * sign * (self.value / self.w).unsqueeze(-1) / (self.d * self.radius)
-
-
 @cache
 def crowds() -> dict[str, Planted]:
     """Convex problems of many objectives, with λ* spread over all of them or half on one."""
@@ -332,29 +304,7 @@ def compute(
     run: Callable[[Task], list[tuple[Spec, Result]]] = run_task,
 ) -> Iterable[Task]:
     """Run tasks and store their cells; yields each task when its cells are in place."""
-    if workers <= 1 or len(tasks) <= 1:
-        for task in tasks:
-            _keep(store, run(task))
-            yield task
-        return
-    with ProcessPoolExecutor(workers, mp_context=get_context("spawn"), initializer=_one_thread) as pool:
-        pending = {pool.submit(run, task): task for task in tasks}
-        try:
-            for future in as_completed(pending):
-                _keep(store, future.result())
-                yield pending[future]
-        except BaseException:
-            pool.shutdown(wait=False, cancel_futures=True)
-            raise
-
-
-def _keep(store: CellStore, cells: Iterable[tuple[Spec, Result]]) -> None:
-    for spec, result in cells:
-        store.write(spec, result)
-
-
-def _one_thread() -> None:
-    torch.set_num_threads(1)
+    return workers_.compute(store, tasks, run, workers)
 
 
 # ------------------------------------------------------------------------------- the table

@@ -5,14 +5,9 @@ paper's text says. Where they differ is explained in docs/synthetic.md.
 """
 
 import math
-import os
 import statistics
-import threading
 from collections.abc import Iterable, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, replace
-from multiprocessing import get_context, parent_process
-from multiprocessing.process import BaseProcess
 from typing import Any, Literal, NamedTuple
 
 import torch
@@ -20,6 +15,7 @@ import torch
 from equipoise import metrics, preference
 from equipoise.conversion import Adaptive, Average, Conversion, Last
 from equipoise.experiments import paper
+from equipoise.experiments import workers as workers_
 from equipoise.experiments.cells import CellStore, Result, Spec
 from equipoise.problems import F6, KnownFront, problems
 from equipoise.simplex import Entropic, Euclidean
@@ -231,36 +227,7 @@ _SLOW = frozenset({"FERERO", "PMTL", "EPO"})
 
 def compute(store: CellStore, tasks: Sequence[Task], workers: int) -> Iterable[Task]:
     """Run tasks and store their cells; yields each task when its cells are in place."""
-    if workers <= 1 or len(tasks) <= 1:
-        for task in tasks:
-            for spec, result in run_task(task):
-                store.write(spec, result)
-            yield task
-        return
-    context = get_context("spawn")
-    with ProcessPoolExecutor(workers, mp_context=context, initializer=_start_worker) as pool:
-        pending = {pool.submit(run_task, task): task for task in tasks}
-        try:
-            for future in as_completed(pending):
-                for spec, result in future.result():
-                    store.write(spec, result)
-                yield pending[future]
-        except BaseException:
-            pool.shutdown(wait=False, cancel_futures=True)
-            raise
-
-
-def _start_worker() -> None:
-    torch.set_num_threads(1)
-    parent = parent_process()
-    if parent is not None:
-        # A parent that was killed cannot end its workers, and they would wait for work for ever.
-        threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
-
-
-def _end_with(parent: BaseProcess) -> None:
-    parent.join()
-    os._exit(1)
+    return workers_.compute(store, tasks, run_task, workers)
 
 
 def table(

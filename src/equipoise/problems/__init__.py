@@ -1,6 +1,6 @@
 """Synthetic problems that know their bounds, front and reference point."""
 
-from equipoise.problems.convex import Bounds, Planted
+from equipoise.problems.convex import Bounds, Needle, Planted
 from equipoise.problems.dtlz import DTLZ1, DTLZ2, DTLZ3, DTLZ4, DTLZ7
 from equipoise.problems.f_family import F1, F2, F3, F4, F5, F6
 from equipoise.problems.protocol import KnownFront, Problem
@@ -29,6 +29,7 @@ __all__ = [
     "ZDT6",
     "Bounds",
     "KnownFront",
+    "Needle",
     "Planted",
     "Problem",
     "problems",

@@ -172,6 +172,33 @@ class Planted:
         return box.uniform(count, self.d, seed, lower=self.lower, upper=self.upper)
 
 
+@dataclass(frozen=True)
+class Needle(Planted):
+    """One objective against the rest: λ* has half its weight on the first, and the others all say the same.
+
+    The case that the factor log m of EG's bound, against m of PGD's, is about: a weight has to grow from 1/m to ½.
+    """
+
+    name: ClassVar[str] = "Needle"
+
+    @property
+    def optimum(self) -> Tensor:
+        """The middle of the box, (d,)."""
+        return torch.zeros(self.d, dtype=torch.float64)
+
+    @property
+    def dual(self) -> Tensor:
+        """Half for the first objective, the rest in equal parts, (m,)."""
+        return torch.tensor([0.5] + [0.5 / (self.m - 1)] * (self.m - 1), dtype=torch.float64)
+
+    @property
+    def slopes(self) -> Tensor:
+        """Opposite gradients that move f by 90 % of its value at θ*, as in `Planted`, (m, d)."""
+        sign = torch.ones(self.m, self.d, dtype=torch.float64)
+        sign[0] = -1.0
+        return 0.9 * sign * (self.value / self.w).unsqueeze(-1) / (self.d * self.radius)
+
+
 class _Planted(NamedTuple):
     optimum: Tensor
     dual: Tensor
