@@ -2,6 +2,7 @@
 
     python benchmarks/training.py [--check] [--quick] [--json FILE]
     python benchmarks/training.py --device cuda [--check] [--json FILE]
+    python benchmarks/training.py [--device cuda] --store host [--check] [--json FILE]
 
 Every candidate has its own copy of one model and takes its turn at every step, on the same batches. A ratio is one of
 medians; its range is that of the medians over the fifths of the run. On the CPU the time is processor time of one
@@ -15,6 +16,10 @@ TorchJD's methods are measured where it is installed: STCH as a scalarisation, M
 With `--device cuda` it is also checked that a step makes no host synchronisation, that the archive that is written late
 is bit for bit the one that is written at once, and that a loss that is not finite is raised one call late, with λ and
 the archive as they were. `--check` exits with 1 if a claim is missed.
+
+`--store host` compares where the copies live instead. On a CUDA device: the memory that the shell adds there, and the
+time of a step with the copies in host memory over that with the copies on the device. On the CPU: the memory of the
+process with the copies in a folder, in copies of the parameters, for two capacities.
 """
 
 import argparse
@@ -25,6 +30,8 @@ import math
 import os
 import statistics
 import sys
+import tempfile
+import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator
@@ -42,8 +49,10 @@ from equipoise.errors import NonFiniteLossError
 from equipoise.federated import ResNet18
 from equipoise.state import flatten
 from equipoise.train.archive import Archive
+from equipoise.train.slots import on_device
 
-ARCHIVE = eq.Adaptive(power=4, capacity=8)
+SLOTS = 8
+ARCHIVE = eq.Adaptive(power=4, capacity=SLOTS)
 OURS = "OMD, Adaptive(capacity=8)"
 
 Batch = tuple[Tensor, Tensor]
@@ -162,9 +171,11 @@ def linear(task: Task) -> Step:
     return step
 
 
-def shell(task: Task, weighting: eq.Weighting[Any], conversion: eq.Conversion[Any]) -> Step:
+def shell(
+    task: Task, weighting: eq.Weighting[Any], conversion: eq.Conversion[Any], store: str | Path = "device"
+) -> Step:
     model, optimizer = task.build()
-    mol = eq.MultiObjective(model, weighting, [1.0 / task.m] * task.m, conversion, optimizer)
+    mol = eq.MultiObjective(model, weighting, [1.0 / task.m] * task.m, conversion, optimizer, store=store)
 
     def step(batch: Batch) -> None:
         mol(losses(model, batch, task.m)).backward()
@@ -380,10 +391,10 @@ def fully_connected(device: torch.device, m: int, per_objective: int) -> Task:
     return Task("784-512-512-10", perceptron, (784,), (784,), m, per_objective, device)
 
 
-def stepper(task: Task, *, grouped: bool) -> Step:
+def stepper(task: Task, *, grouped: bool, store: str = "device") -> Step:
     """A step with losses, or with group losses and their counts; the groups are the labels."""
     model, optimizer = task.build()
-    mol = eq.MultiObjective(model, eq.OMD(), [1.0 / task.m] * task.m, ARCHIVE, optimizer)
+    mol = eq.MultiObjective(model, eq.OMD(), [1.0 / task.m] * task.m, ARCHIVE, optimizer, store=store)
 
     def step(batch: Batch) -> None:
         x, y = batch
@@ -398,10 +409,10 @@ def stepper(task: Task, *, grouped: bool) -> Step:
     return step
 
 
-def no_synchronisation(task: Task, *, grouped: bool, steps: int = 20) -> Iterator[Row]:
+def no_synchronisation(task: Task, *, grouped: bool, steps: int = 20, store: str = "device") -> Iterator[Row]:
     """Steps while every hidden synchronisation is an error, and one while the device is busy with something else."""
-    kind = "group losses and counts" if grouped else "losses"
-    step, stream = stepper(task, grouped=grouped), Stream(task)
+    kind = ("group losses and counts" if grouped else "losses") + ("" if store == "device" else f", {store}")
+    step, stream = stepper(task, grouped=grouped, store=store), Stream(task)
     for batch in stream.take(12):
         step(batch)
     batches = stream.take(steps)
@@ -430,23 +441,24 @@ def no_synchronisation(task: Task, *, grouped: bool, steps: int = 20) -> Iterato
     yield Row(task.title, f"share of waiting, {kind}", share, share, share, "", at_most=0.5, note=note)
 
 
-def late_archive(task: Task, steps: int = 200) -> Row:
-    """One trajectory, recorded by the shell (late) and by an archive that writes at once."""
+def late_archive(task: Task, steps: int = 200, store: str = "device") -> Row:
+    """One trajectory, recorded by the shell (late) and by an archive on the device that writes at once."""
     model, optimizer = task.build()
-    mol = eq.MultiObjective(model, eq.OMD(), [1.0 / task.m] * task.m, ARCHIVE, optimizer)
+    mol = eq.MultiObjective(model, eq.OMD(), [1.0 / task.m] * task.m, ARCHIVE, optimizer, store=store)
     params = dict(model.named_parameters())
-    now, state = Archive(ARCHIVE, late=False), ARCHIVE.init(params, torch.zeros(task.m, device=task.device))
+    now = Archive(ARCHIVE, params, torch.zeros(task.m, device=task.device), on_device(params, SLOTS))
     for batch in Stream(task).take(steps):
         f = losses(model, batch, task.m)
         mol(f).backward()
         with torch.no_grad():
-            state = now.update(params, f.detach(), state)
+            now.update(params, f.detach())
         optimizer.step()
         optimizer.zero_grad()
-    ours, theirs = mol.state_dict()["tensors"], flatten(state)
-    different = [k for k, tensor in theirs.items() if not torch.equal(tensor, ours[f"conversion.{k}"])]
+    ours, theirs = mol.state_dict()["tensors"], flatten(now.state())
+    different = [k for k, tensor in theirs.items() if not torch.equal(tensor, ours[f"conversion.{k}"].to(tensor))]
     value, note = float(len(different)), f"of {len(theirs)} after {steps} steps {different or ''}"
-    return Row(task.title, "tensors in which a late archive differs", value, value, value, "", at_most=0.0, note=note)
+    name = f"tensors in which a late archive differs, {store}"
+    return Row(task.title, name, value, value, value, "", at_most=0.0, note=note)
 
 
 def deferred_error(task: Task) -> Row:
@@ -477,6 +489,95 @@ def deferred_error(task: Task) -> Row:
     return Row(task.title, "spoilt by a NaN that is seen late", value, value, value, "", at_most=0.0, note=note)
 
 
+# ------------------------------------------------------------------------------- where the copies live
+def held_on_device(task: Task, store: str) -> float:
+    """Copies of the parameters that a shell adds to the memory of its CUDA device, between two steps."""
+    gc.collect()
+    model, optimizer = task.build()
+    stream = Stream(task)
+    size = sum(p.numel() * p.element_size() for p in model.parameters())
+
+    def step(mol: eq.MultiObjective | None) -> None:
+        f = losses(model, stream.take(1)[0], task.m)
+        (f.mean() if mol is None else mol(f)).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    step(None)
+    torch.cuda.synchronize(task.device)
+    before = torch.cuda.memory_allocated(task.device)
+    mol = eq.MultiObjective(model, eq.OMD(), [1.0 / task.m] * task.m, ARCHIVE, optimizer, store=store)
+    for _ in range(12):
+        step(mol)
+    torch.cuda.synchronize(task.device)
+    return (torch.cuda.memory_allocated(task.device) - before) / size
+
+
+def stores_on_cuda(task: Task, rounds: int) -> Iterator[Row]:
+    """Host against device: memory of the device, and time."""
+    for store, allowed in (("device", None), ("host", 0.05)):
+        added = held_on_device(task, store)
+        yield Row(task.title, f"added on the device, {store}", added, added, added, "copies", at_most=allowed)
+    steps = {store: shell(task, eq.OMD("adaptive"), ARCHIVE, store) for store in ("device", "host")}
+    take_turns(steps, task, 1, 20)
+    times = take_turns(steps, task, rounds, 20)
+    ours, base = times["host"], times["device"]
+    parts = min(5, rounds)
+    fifths = [statistics.median(ours[k::parts]) / statistics.median(base[k::parts]) for k in range(parts)]
+    top, bottom = statistics.median(ours), statistics.median(base)
+    note = f"{1e3 * top:.4g} ms, {1e3 * bottom:.4g} ms"
+    yield Row(task.title, "step, host over device", top / bottom, min(fifths), max(fifths), at_most=1.05, note=note)
+
+
+def anonymous_bytes() -> int:
+    """Memory of this process that is no file's."""
+    lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
+    return 1024 * int(next(line.split()[1] for line in lines if line.startswith("RssAnon")))
+
+
+def folder_memory(slots: int) -> Iterator[Row]:
+    """Peak memory of a run with its copies in a folder, in copies of the parameters: recording, then everything."""
+    torch.manual_seed(0)
+    model = nn.Sequential(*(nn.Linear(1024, 1024, bias=False) for _ in range(8)))
+    size, peak, stop = 4 * sum(p.numel() for p in model.parameters()), 0, threading.Event()
+
+    def watch() -> None:
+        nonlocal peak
+        while not stop.wait(0.001):
+            peak = max(peak, anonymous_bytes())
+
+    with tempfile.TemporaryDirectory() as folder:
+        conversion = eq.Adaptive(capacity=slots)
+        mol = eq.MultiObjective(model, eq.Linear(), [0.5, 0.5], conversion, store=Path(folder) / "store")
+        start, thread = anonymous_bytes(), threading.Thread(target=watch)
+        thread.start()
+        for step in range(slots + 8):
+            along = torch.rand((), generator=torch.Generator().manual_seed(step))
+            mol.record(torch.stack([along, 1 - along]))  # no iterate dominates another
+        assert mol.metrics()["archive"] == slots
+        recording = (peak - start) / size
+        mol.solution()
+        eq.train.save(mol.state_dict(), Path(folder) / "run.pt")
+        stop.set()
+        thread.join()
+        mol.close()
+    title, everything = f"8 × 1024², {size / 1e6:.0f} MB, folder", (peak - start) / size
+    yield Row(title, f"memory, recording, K = {slots}", recording, recording, recording, "copies", at_most=1.0)
+    name = f"memory, with solution and checkpoint, K = {slots}"
+    yield Row(title, name, everything, everything, everything, "copies", at_most=2.5)
+
+
+def measure_stores(device: torch.device, *, quick: bool) -> Iterator[Row]:
+    if device.type == "cpu":
+        for slots in (4, 16):
+            yield from folder_memory(slots)
+        return
+    yield from no_synchronisation(residual(device, 13), grouped=False, store="host")
+    yield late_archive(fully_connected(device, 10, 8), store="host")
+    for each in (13, 52):
+        yield from stores_on_cuda(residual(device, each), 5 if quick else 15)
+
+
 # ------------------------------------------------------------------------------- the table
 def measure(device: torch.device, *, quick: bool) -> Iterator[Row]:
     steps = 1_000 if quick else 10_000
@@ -502,16 +603,19 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", default="cpu", help="cpu or cuda")
     parser.add_argument("--quick", action="store_true", help="fewer rounds; no ResNet-18 on the CPU")
+    parser.add_argument("--store", choices=["device", "host"], default="device", help="host: compare the stores")
     parser.add_argument("--check", action="store_true", help="exit with 1 if a claim is missed")
     parser.add_argument("--json", type=Path, help="also write the table to this file")
     args = parser.parse_args()
     device = torch.empty(0, device=args.device).device
-    torch.set_num_threads(1)
+    if device.type == "cpu":
+        torch.set_num_threads(1)
     began, rows = time.perf_counter(), []
     where = "1 thread" if device.type == "cpu" else torch.cuda.get_device_name(device)
     print(f"torch {torch.__version__}, {where}, load {os.getloadavg()[0]:.1f}")
     task = ""
-    for row in measure(device, quick=args.quick):
+    measured = measure if args.store == "device" else measure_stores
+    for row in measured(device, quick=args.quick):
         rows.append(row)
         if row.task != task:
             task = row.task

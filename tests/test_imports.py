@@ -13,7 +13,7 @@ ROOT = Path(equipoise.__file__).parent
 # simplex, preference ← weighting, conversion ← solver, train, federated ← flower, experiments ← cli.
 # A part may import from the layers before its own, and from itself.
 LAYERS = [
-    {"errors", "atomic"},
+    {"errors", "atomic", "host", "replay"},
     {"batch"},
     {"simplex", "preference", "minnorm", "state", "theory", "transform"},
     {"boxqp"},
@@ -26,6 +26,8 @@ LAYERS = [
 ]
 LAYER = {part: number for number, parts in enumerate(LAYERS) for part in parts}
 CORE = {part for parts in LAYERS[:7] for part in parts} | {"equipoise"}
+# Modules for users of an extra, which nothing else imports.
+FOR_AN_EXTRA = {"equipoise.train.lightning": {"lightning"}, "equipoise.federated.kernels": {"triton"}}
 EXTRAS = ["scipy", "matplotlib", "typer", "rich", "sklearn", "moocore", "plotly", "lightning", "flwr", "safetensors"]
 
 
@@ -107,7 +109,8 @@ def _through_packages_only(graph: dict[str, set[str]]) -> bool:
 @pytest.mark.parametrize("name", [name for name in MODULES if name == "equipoise" or part_of(name) in CORE])
 def test_the_core_names_only_torch_and_numpy_at_import_time(name: str):
     outside = {other.split(".")[0] for other in imported(name, at_import_time=True)} - {"equipoise"}
-    assert outside <= {"torch", "numpy", *sys.stdlib_module_names}
+    assert outside <= {"torch", "numpy", *FOR_AN_EXTRA.get(name, ()), *sys.stdlib_module_names}
+    assert not imported(name, at_import_time=True) & FOR_AN_EXTRA.keys()
 
 
 def test_importing_the_package_brings_in_no_extra():

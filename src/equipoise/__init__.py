@@ -2,7 +2,7 @@
 
 from equipoise import datasets, federated, metrics, preference, problems, simplex, state, theory, train
 from equipoise.conversion import Adaptive, Average, Conversion, Last
-from equipoise.errors import EquipoiseError, NonFiniteLossError, StateMismatchError
+from equipoise.errors import EquipoiseError, NonFiniteLossError, StateMismatchError, StoreError
 from equipoise.registry import Method, group_dro, methods
 from equipoise.simplex import Box, Entropic, Euclidean, PNorm
 from equipoise.solver import Run, Solution, solve, solve_many
@@ -72,6 +72,7 @@ __all__ = [
     "SmoothTchebycheff",
     "Solution",
     "StateMismatchError",
+    "StoreError",
     "Tchebycheff",
     "UPGrad",
     "Weighting",

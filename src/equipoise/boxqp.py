@@ -39,9 +39,10 @@ def box_min_norm(gramian: Tensor, lower: Tensor | float, upper: Tensor | float) 
     Returns:
         α in float64, shape (*B, m).
 
-    Example:
-        >>> box_min_norm(torch.tensor([[1.0, 0.0], [0.0, 4.0]]), 0.3, 0.7)
-        tensor([0.7000, 0.3000], dtype=torch.float64)
+    Examples:
+        >>> from equipoise.boxqp import box_min_norm
+        >>> [round(value, 6) for value in box_min_norm(torch.tensor([[1.0, 0.0], [0.0, 4.0]]), 0.3, 0.7).tolist()]
+        [0.7, 0.3]
     """
     require(
         gramian.ndim >= 2 and gramian.shape[-1] == gramian.shape[-2] >= 1,

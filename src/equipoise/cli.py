@@ -261,11 +261,12 @@ def reproduce(
     device: Device = None,
     precision: Kind = None,
     data_folder: Data = None,
+    markdown: Annotated[Path | None, typer.Option(help="Write a federated table as a page of Markdown.")] = None,
 ) -> None:
     """Reproduce a table or a figure of the paper. Finished work is kept and not repeated."""
     items = catalogue.items()
     if list_all or not name:
-        table = Table("name", "label", "in the paper", "what")
+        table = Table(Column("name", no_wrap=True), "label", "in the paper", "what")
         for key, item in items.items():
             table.add_row(key, item.label, item.number, item.caption)
         console.print(table)
@@ -285,13 +286,14 @@ def reproduce(
         _device(device),
         _precision(precision),
         data_folder,
+        markdown,
     )
     require(workers is None or workers >= 1, "workers must be at least 1", workers)
     takes = {"workers", "device", "precision", "data"} if name == "all" else items[name].takes
     for option in dataclasses.fields(Request):
         given = option.default is None and getattr(request, option.name) is not None
         heeded = option.name in takes
-        flag = "json" if option.name == "json_file" else option.name
+        flag = option.name.removesuffix("_file")
         require(heeded or not given, f"{name} does not take --{flag}", getattr(request, option.name))
     if name != "all":
         items[name].run(request)

@@ -3,23 +3,74 @@
 from collections.abc import Callable
 from types import FunctionType
 
-__all__ = ["EquipoiseError", "NonFiniteLossError", "StateMismatchError", "UnknownNameError", "require"]
+__all__ = ["EquipoiseError", "NonFiniteLossError", "StateMismatchError", "StoreError", "UnknownNameError", "require"]
 
 
 class EquipoiseError(ValueError):
-    """Base of the library's own errors."""
+    """Base of the library's own errors.
+
+    Examples:
+        >>> try:
+        ...     eq.methods()["Tchebychef"]
+        ... except eq.EquipoiseError as error:
+        ...     print(type(error).__name__, isinstance(error, ValueError))
+        UnknownNameError True
+    """
 
 
 class NonFiniteLossError(EquipoiseError):
-    """A loss was NaN or infinite; the message names the objective and the step."""
+    """A loss was NaN or infinite; the message names the objective and the step.
+
+    Examples:
+        >>> class Broken(eq.problems.VLMOP1):
+        ...     def losses(self, x):
+        ...         return super().losses(x) / 0
+        >>> eq.solve(Broken(), [[0.5, 0.5]])
+        Traceback (most recent call last):
+            ...
+        equipoise.errors.NonFiniteLossError: loss must be finite; found inf for objective 0 of VLMOP1, run 'run',
+        preference 0 ([0.5, 0.5]), seed 0, step 1
+    """
 
 
 class StateMismatchError(EquipoiseError):
-    """A saved state belongs to another configuration; the message says what differs."""
+    """A saved state belongs to another configuration; the message says what differs.
+
+    Examples:
+        >>> saved = eq.state.flatten(eq.OMD().init(torch.ones(2)))
+        >>> eq.state.unflatten(saved, like=eq.Linear().init(torch.ones(2)))
+        Traceback (most recent call last):
+            ...
+        equipoise.errors.StateMismatchError: state belongs to another configuration: missing [], unknown ['dual', ...]
+    """
+
+
+class StoreError(EquipoiseError, OSError):
+    """Copies of the parameters could not be written or read; the message says what and where.
+
+    Examples:
+        >>> import tempfile
+        >>> folder = tempfile.TemporaryDirectory()
+        >>> settings = {"preference": [0.5, 0.5], "conversion": eq.Adaptive(capacity=8), "store": folder.name}
+        >>> mol = eq.MultiObjective(torch.nn.Linear(1, 1), **settings)
+        >>> eq.MultiObjective(torch.nn.Linear(1, 1), **settings)
+        Traceback (most recent call last):
+            ...
+        equipoise.errors.StoreError: store must be a folder that no other run has open; found ... open in process ...
+        >>> mol.close()
+        >>> folder.cleanup()
+    """
 
 
 class UnknownNameError(EquipoiseError, KeyError):
-    """A method or problem of that name is not known; the message lists the nearest ones."""
+    """A method or problem of that name is not known; the message lists the nearest ones.
+
+    Examples:
+        >>> eq.methods()["TCHH"]
+        Traceback (most recent call last):
+            ...
+        equipoise.errors.UnknownNameError: name must be a known one; found 'TCHH'; nearest: TCH, STCH, AdaTCH
+    """
 
     def __str__(self) -> str:
         return str(self.args[0])
@@ -32,6 +83,14 @@ def require(condition: bool, rule: str, found: object | Callable[[], object]) ->
         condition: What must be true.
         rule: The argument and its rule, such as "capacity must be at least 1".
         found: The value found, or a function that gives it (called only for the message).
+
+    Examples:
+        >>> from equipoise.errors import require
+        >>> require(2 + 2 == 4, "the sum must be 4", 2 + 2)
+        >>> require(0 > 0, "capacity must be at least 1", 0)
+        Traceback (most recent call last):
+            ...
+        ValueError: capacity must be at least 1; found 0
     """
     if not condition:
         raise ValueError(f"{rule}; found {found() if isinstance(found, FunctionType) else found}")

@@ -35,9 +35,10 @@ def min_norm(gramian: Tensor, mask: Tensor | None = None) -> Tensor:
     Returns:
         α in float64, shape (*B, m). Where K is not finite it is some point of the simplex.
 
-    Example:
-        >>> min_norm(torch.tensor([[1.0, 0.0], [0.0, 4.0]]))
-        tensor([0.8000, 0.2000], dtype=torch.float64)
+    Examples:
+        >>> from equipoise.minnorm import min_norm
+        >>> [round(value, 6) for value in min_norm(torch.tensor([[1.0, 0.0], [0.0, 4.0]])).tolist()]
+        [0.8, 0.2]
     """
     require(
         gramian.ndim >= 2 and gramian.shape[-1] == gramian.shape[-2] >= 1,
@@ -65,9 +66,11 @@ def min_norm_at(gramian: Tensor, level: Tensor, mask: Tensor | None = None) -> T
     Returns:
         α in float64, shape (*B, m), 0 for rows that take no part; all 0 where none of these has l_i > 0.
 
-    Example:
-        >>> min_norm_at(torch.tensor([[1.0, -1.0], [-1.0, 2.0]]), torch.tensor([1.0, 0.0]))
-        tensor([1.0000, 0.5000], dtype=torch.float64)
+    Examples:
+        >>> from equipoise.minnorm import min_norm_at
+        >>> alpha = min_norm_at(torch.tensor([[1.0, -1.0], [-1.0, 2.0]]), torch.tensor([1.0, 0.0]))
+        >>> [round(value, 6) for value in alpha.tolist()]
+        [1.0, 0.5]
     """
     shape, m = gramian.shape[:-1], gramian.shape[-1]
     K = gramian.detach().cpu().to(torch.float64).numpy().reshape(-1, m, m)

@@ -27,6 +27,14 @@ def validate(preference: Tensor | list[float] | tuple[float, ...], m: int | None
 
     Raises:
         ValueError: For an entry that is negative or not finite, a sum other than one, or a length other than m.
+
+    Examples:
+        >>> eq.preference.validate([0.25, 0.75]).tolist()
+        [0.25, 0.75]
+        >>> eq.preference.validate([1.0, 3.0])
+        Traceback (most recent call last):
+            ...
+        ValueError: preference must be non-negative and sum to 1; found sum 4.00
     """
     w = preference if isinstance(preference, Tensor) else torch.tensor(preference)
     w = w if w.is_floating_point() else w.to(torch.get_default_dtype())
@@ -75,11 +83,11 @@ def grid(n: int, m: int, margin: float = 0.0) -> Tensor:
     Returns:
         Shape (points, m), float64, in lexicographic order.
 
-    Example:
-        >>> grid(2, 2)
-        tensor([[0.0000, 1.0000],
-                [0.5000, 0.5000],
-                [1.0000, 0.0000]], dtype=torch.float64)
+    Examples:
+        >>> eq.preference.grid(2, 2).tolist()
+        [[0.0, 1.0], [0.5, 0.5], [1.0, 0.0]]
+        >>> tuple(eq.preference.grid(4, 3).shape)  # C(6, 2) points
+        (15, 3)
     """
     require(n >= 1, "n must be at least 1", n)
     require(m >= 1, "m must be at least 1", m)
@@ -101,6 +109,10 @@ def linspace(n: int, margin: float = 0.01) -> Tensor:
 
     Returns:
         Shape (n, 2), float64.
+
+    Examples:
+        >>> eq.preference.linspace(3, margin=0.25).tolist()
+        [[0.25, 0.75], [0.5, 0.5], [0.75, 0.25]]
     """
     require(n >= 2, "n must be at least 2", n)
     return grid(n - 1, 2, margin)
@@ -114,6 +126,11 @@ def ray(preference: Tensor) -> Tensor:
 
     Returns:
         Shape (*B, m).
+
+    Examples:
+        >>> w = torch.tensor([4.0, 3.0]) / 7
+        >>> [round(value, 3) for value in eq.preference.ray(w).tolist()]  # along (1/4, 1/3)
+        [0.6, 0.8]
     """
     w = validate(preference)
     require(bool((w > 0).all()), "preference must be positive to have a ray", lambda: w.min().item())
@@ -134,6 +151,10 @@ def through(point: Tensor | Sequence[float], ideal: Tensor | float = 0.0) -> Ten
 
     Returns:
         Shape (*B, m).
+
+    Examples:
+        >>> eq.preference.through([3.0, 1.0]).tolist()  # w∘f = (¾, ¾)
+        [0.25, 0.75]
     """
     above = torch.as_tensor(point) - ideal
     sound = (above > 0) & torch.isfinite(above)

@@ -51,6 +51,12 @@ class Method:
         weighting: The weighting.
         conversion: The conversion.
         transform: What every client does to its batch loss before it differentiates it; None: nothing.
+
+    Examples:
+        >>> method = eq.Method(eq.OMD(step_size=0.1, mirror=eq.Entropic()), eq.Average())
+        >>> found = eq.solve(eq.problems.VLMOP1(), [[0.5, 0.5]], method, steps=300)
+        >>> [round(value, 1) for value in found.losses["solution"][0, 0].tolist()]
+        [1.0, 1.0]
     """
 
     weighting: Weighting[Any]
@@ -59,14 +65,27 @@ class Method:
 
 
 class Named(dict[str, T]):
-    """A dictionary whose KeyError lists the nearest names."""
+    """A dictionary whose KeyError lists the nearest names.
+
+    Examples:
+        >>> from equipoise.registry import Named
+        >>> Named({"average": 1, "last": 2})["averge"]
+        Traceback (most recent call last):
+            ...
+        equipoise.errors.UnknownNameError: name must be a known one; found 'averge'; nearest: average
+    """
 
     def __missing__(self, name: str) -> T:
         raise UnknownNameError(f"name must be a known one; found {name!r}; nearest: {nearest(name, self)}")
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """The known names that look most like a given one, or all of them."""
+    """The known names that look most like a given one, or all of them.
+
+    Examples:
+        >>> eq.registry.nearest("omd", ["OMDgd-TCH", "OMDeg-TCH", "LS"])
+        'OMDgd-TCH, OMDeg-TCH'
+    """
     folded = {key.casefold(): key for key in known}
     close = difflib.get_close_matches(name.casefold(), folded, n=3, cutoff=0.3)
     return ", ".join(folded[key] for key in close or folded)
@@ -79,8 +98,8 @@ def default() -> Method:
     the two players; an answer that weighs late iterates more and holds eight copies. How it was chosen, and where
     another choice is better: docs/defaults.md.
 
-    Example:
-        >>> default().conversion
+    Examples:
+        >>> eq.registry.default().conversion
         Adaptive(power=8.0, capacity=8, ties='stored')
     """
     return Method(OMD(step_size="adaptive", mirror=Euclidean(), optimism=30.0), Adaptive(power=8.0, capacity=8))
@@ -91,6 +110,14 @@ def resolve(method: Method | Weighting[Any] | str | None) -> Method:
 
     Raises:
         ValueError: It is none of these, or no method has this name.
+
+    Examples:
+        >>> eq.registry.resolve("TCH").weighting
+        Tchebycheff(scale='preference', ideal=0.0)
+        >>> eq.registry.resolve(eq.Linear()).conversion
+        Last()
+        >>> eq.registry.resolve(None) == eq.registry.default()
+        True
     """
     if method is None:
         return default()
@@ -113,8 +140,8 @@ def group_dro(counts: Sequence[int], adjustment: float = 0.0, step_size: Number 
         adjustment: C ≥ 0.
         step_size: η of the weights, for gains w∘f: m times the literature's for uniform w.
 
-    Example:
-        >>> group_dro([100, 4], adjustment=1.0).weighting.ideal
+    Examples:
+        >>> eq.group_dro([100, 4], adjustment=1.0).weighting.ideal
         (-0.1, -0.5)
     """
     require(len(counts) >= 1 and min(counts) >= 1, "counts must be at least 1 for every group", list(counts))
@@ -132,8 +159,8 @@ def methods() -> Named[Method]:
     Returns:
         A new dictionary; `dataclasses.replace` changes a setting.
 
-    Example:
-        >>> methods()["AdaOMDgd-TCH"].conversion
+    Examples:
+        >>> eq.methods()["AdaOMDgd-TCH"].conversion
         Adaptive(power=0.0, capacity=None, ties='stored')
     """
     gd = OMD(step_size=1.0, mirror=Euclidean())

@@ -36,9 +36,10 @@ def project(x: Tensor) -> Tensor:
     Returns:
         The nearest points of the simplex, shape (*B, m), in the dtype of `x`.
 
-    Example:
-        >>> project(torch.tensor([0.6, 0.7]))
-        tensor([0.4500, 0.5500])
+    Examples:
+        >>> x = torch.tensor([[0.5, 1.0], [2.0, 0.0]])
+        >>> eq.simplex.project(x).tolist()
+        [[0.25, 0.75], [1.0, 0.0]]
     """
     _require_finite(x)
     return _project(x if x.is_floating_point() else x.to(torch.get_default_dtype()))
@@ -54,6 +55,10 @@ def project_box(x: Tensor, lower: Tensor | float, upper: Tensor | float) -> Tens
 
     Returns:
         The nearest points of the box-simplex, shape (*B, m).
+
+    Examples:
+        >>> eq.simplex.project_box(torch.tensor([2.0, 0.0, 0.0]), 0.0, 0.5).tolist()
+        [0.5, 0.25, 0.25]
     """
     _require_finite(x)
     low, high = _bounds(x, lower, upper)
@@ -72,6 +77,12 @@ def project_kl(log_x: Tensor, lower: Tensor | float, upper: Tensor | float) -> T
 
     Returns:
         log y, shape (*B, m).
+
+    Examples:
+        >>> x = torch.tensor([8.0, 1.0, 1.0])
+        >>> log_y = eq.simplex.project_kl(x.log(), 0.0, 0.5)
+        >>> [round(value, 6) for value in log_y.exp().tolist()]
+        [0.5, 0.25, 0.25]
     """
     _require_finite(log_x)
     low, high = _bounds(log_x, lower, upper)
@@ -200,6 +211,15 @@ class Box:
     Attributes:
         lower: One bound for all coordinates, or one for each.
         upper: Likewise.
+
+    Examples:
+        >>> eq.Box.cvar(0.5, m=4)  # no objective has more than the worst half would give it
+        Box(lower=0.0, upper=0.5)
+        >>> weighting = eq.OMD(step_size=1.0, dual_set=eq.Box(upper=0.75))
+        >>> losses, w = torch.tensor([9.0, 1.0]), torch.tensor([0.5, 0.5])
+        >>> _, state = weighting.update(losses, weighting.init(losses), w)
+        >>> (weighting.update(losses, state, w)[0] / w).tolist()  # λ
+        [0.75, 0.25]
     """
 
     lower: float | tuple[float, ...] = 0.0
@@ -256,7 +276,17 @@ class Box:
 # ------------------------------------------------------------------------------- mirror maps
 @runtime_checkable
 class Mirror(Protocol):
-    """A geometry on the simplex. `dual` is the point in the coordinates the map works in."""
+    """A geometry on the simplex. `dual` is the point in the coordinates the map works in.
+
+    Examples:
+        >>> gain = torch.tensor([1.0, 0.5])
+        >>> for mirror in (eq.Euclidean(), eq.Entropic(), eq.PNorm(p=1.5)):
+        ...     dual = mirror.step(mirror.start(gain), gain)
+        ...     print([round(value, 3) for value in mirror.weights(dual).tolist()])
+        [0.75, 0.25]
+        [0.622, 0.378]
+        [0.847, 0.153]
+    """
 
     def start(self, like: Tensor) -> Tensor:
         """The dual of the uniform vector, shape of `like` (*B, m)."""
@@ -286,7 +316,13 @@ class Mirror(Protocol):
 
 @dataclass(frozen=True)
 class Euclidean:
-    """ψ(x) = ½‖x‖₂²: projected gradient ascent, λ ← Π(λ + gain). The dual is λ itself."""
+    """ψ(x) = ½‖x‖₂²: projected gradient ascent, λ ← Π(λ + gain). The dual is λ itself.
+
+    Examples:
+        >>> mirror, gain = eq.Euclidean(), torch.tensor([1.0, 0.5])
+        >>> mirror.step(mirror.start(gain), gain).tolist()  # Π((½, ½) + (1, ½))
+        [0.75, 0.25]
+    """
 
     lazy: ClassVar[bool] = False
 
@@ -322,6 +358,12 @@ class Entropic:
     Attributes:
         floor: g in [0, 1]: λ is kept in {λ_i ≥ g/m} by the exact KL projection, so that a weight
             that became small returns within log(m/g) instead of never.
+
+    Examples:
+        >>> mirror, gain = eq.Entropic(), torch.tensor([3.0, 1.0]).log()
+        >>> dual = mirror.step(mirror.start(gain), gain)
+        >>> [round(value, 6) for value in mirror.weights(dual).tolist()]  # in the ratio 3 : 1
+        [0.75, 0.25]
     """
 
     floor: Number = 0.0
@@ -367,6 +409,13 @@ class PNorm:
 
     Attributes:
         p: The exponent; None takes q = max(2, 2 ln m), the best for m objectives.
+
+    Examples:
+        >>> eq.PNorm().exponents(2)  # with few objectives it is Euclidean
+        (2.0, 2.0)
+        >>> p, q = eq.PNorm().exponents(1000)
+        >>> round(p, 3), round(q, 3)
+        (1.078, 13.816)
     """
 
     p: Number | None = None

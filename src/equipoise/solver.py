@@ -32,6 +32,13 @@ class Run:
         step_size: η of θ ← θ − η Σ c_i ∇f_i; a tensor broadcasts over the batch shape.
         sweep: The leading batch shape of settings given as tensors, such as (5,) for a weighting whose
             step size has shape (5, 1, 1): settings × seeds × preferences.
+
+    Examples:
+        >>> sizes = torch.tensor([0.1, 1.0]).reshape(2, 1, 1)
+        >>> run = eq.Run(eq.OMD(step_size=sizes), {"last": eq.Last(), "mean": eq.Average()}, sweep=(2,))
+        >>> found = eq.solve_many(eq.problems.VLMOP1(), [[0.5, 0.5]], {"OMD": run}, steps=10)["OMD"]
+        >>> {name: tuple(losses.shape) for name, losses in found.losses.items()}  # (sweep, seeds, preferences, m)
+        {'last': (2, 1, 1, 2), 'mean': (2, 1, 1, 2)}
     """
 
     weighting: Weighting[Any]
@@ -41,7 +48,15 @@ class Run:
 
 
 class Trajectory(NamedTuple):
-    """What happened on the way."""
+    """What happened on the way.
+
+    Examples:
+        >>> found = eq.solve(eq.problems.VLMOP1(), [[0.5, 0.5]], "LS", steps=50, trajectory=True)
+        >>> tuple(found.trajectory.losses.shape)  # (steps, seeds, preferences, m)
+        (50, 1, 1, 2)
+        >>> found.trajectory.coefficients[0, 0, 0].tolist()
+        [0.5, 0.5]
+    """
 
     losses: Tensor
     """f(θ⁽ᵗ⁾), (steps, *B, m)."""
@@ -50,7 +65,15 @@ class Trajectory(NamedTuple):
 
 
 class Solution(NamedTuple):
-    """What a run gives. The batch shape *B is (*sweep, seeds, preferences)."""
+    """What a run gives. The batch shape *B is (*sweep, seeds, preferences).
+
+    Examples:
+        >>> found = eq.solve(eq.problems.VLMOP1(), [[0.2, 0.8], [0.8, 0.2]], seeds=(0, 1, 2), steps=20)
+        >>> tuple(found.params["solution"].shape), tuple(found.losses["solution"].shape)
+        ((3, 2, 1), (3, 2, 2))
+        >>> found.diverged.any().item()
+        False
+    """
 
     params: dict[str, Tensor]
     """θ by conversion, (*B, d)."""
@@ -65,13 +88,26 @@ class Solution(NamedTuple):
 
 
 class Step(NamedTuple):
-    """What a callback sees of one step of one run."""
+    """What a callback sees of one step of one run.
+
+    Examples:
+        >>> def show(step):
+        ...     print(step.step, [round(value, 3) for value in step.losses[0, 0].tolist()])
+        >>> found = eq.solve(eq.problems.VLMOP1(), [[0.5, 0.5]], "LS", steps=2, step_size=0.5, callback=show)
+        1 [0.956, 1.045]
+        2 [1.0, 1.0]
+    """
 
     run: str
+    """The name of the run."""
     step: int
+    """t, from 1."""
     params: Tensor
+    """θ⁽ᵗ⁾, (*B, d)."""
     losses: Tensor
+    """f(θ⁽ᵗ⁾), (*B, m)."""
     coefficients: Tensor
+    """c⁽ᵗ⁾, (*B, m)."""
 
 
 def solve(
@@ -99,12 +135,13 @@ def solve(
     Returns:
         The solutions, with batch shape (*sweep, seeds, preferences).
 
-    Example:
-        >>> from equipoise import preference
-        >>> from equipoise.problems import VLMOP2
-        >>> found = solve(VLMOP2(), preference.linspace(10), steps=200)
-        >>> found.losses["solution"].shape
-        torch.Size([1, 10, 2])
+    Examples:
+        >>> problem, w = eq.problems.VLMOP1(), torch.tensor([[0.2, 0.8], [0.5, 0.5]])
+        >>> found = eq.solve(problem, w, seeds=(0, 1), steps=200)
+        >>> tuple(found.losses["solution"].shape)  # (seeds, preferences, m)
+        (2, 2, 2)
+        >>> bool((eq.metrics.imbalance(found.losses["solution"], w) < 0.05).all())  # all w∘f equal to 5 %
+        True
     """
     chosen = resolve(method)
     if conversions is None:
@@ -150,6 +187,15 @@ def solve_many(
 
     Returns:
         The solutions by run.
+
+    Examples:
+        >>> problem, w, answer = eq.problems.ZDT2(d=3), torch.tensor([[0.6, 0.4]]), {"last": eq.Last()}
+        >>> runs = {"LS": eq.Run(eq.Linear(), answer), "STCH": eq.Run(eq.SmoothTchebycheff(mu=0.01), answer)}
+        >>> found = eq.solve_many(problem, w, runs, steps=500)
+        >>> for name, solution in found.items():  # only an end of a concave front minimises a weighted sum
+        ...     print(name, [round(value, 2) for value in solution.losses["last"][0, 0].tolist()])
+        LS [0.0, 1.0]
+        STCH [0.5, 0.75]
     """
     stack = _Stack(problem, preferences, runs, seeds, steps, margin, dtype, torch.device(device))
     records: list[tuple[Tensor, Tensor]] = []

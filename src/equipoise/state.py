@@ -24,6 +24,11 @@ def flatten(state: object) -> dict[str, Tensor]:
 
     Returns:
         The tensors themselves, not copies; `torch.save` or safetensors can write them.
+
+    Examples:
+        >>> state = eq.OMD().init(torch.ones(3))
+        >>> {name: tuple(tensor.shape) for name, tensor in eq.state.flatten(state).items()}
+        {'dual': (3,), 'total': (3,), 'norm': (1,), 'previous': (3,)}
     """
     return dict(_walk(state, ""))
 
@@ -40,6 +45,14 @@ def unflatten(tensors: Mapping[str, Tensor], like: S) -> S:
 
     Raises:
         StateMismatchError: If names, dtypes or numbers of dimensions differ; the message says which.
+
+    Examples:
+        >>> weighting, losses, w = eq.OMD(), torch.tensor([2.0, 1.0]), torch.tensor([0.5, 0.5])
+        >>> _, state = weighting.update(losses, weighting.init(losses), w)
+        >>> saved = eq.state.flatten(state)
+        >>> again = eq.state.unflatten(saved, like=weighting.init(losses))
+        >>> torch.equal(weighting.update(losses, state, w)[0], weighting.update(losses, again, w)[0])
+        True
     """
     expected = flatten(like)
     missing, unknown = (

@@ -17,6 +17,18 @@ from torch import Tensor
 
 from equipoise.errors import require
 
+__all__ = [
+    "Constants",
+    "Geometry",
+    "Guarantee",
+    "Norm",
+    "Sampling",
+    "best_p",
+    "lambda_constants",
+    "sample_objectives",
+    "theta_constants",
+]
+
 Geometry = Literal["pgd", "eg", "pnorm"]
 Norm = Literal["inf", "l2"]
 Sampling = Literal["full", "single", "pair"]
@@ -59,6 +71,13 @@ class Constants:
         mu: Strong convexity of ψ.
         diameter: Bound on B(u; ν) over all u and all iterates ν; infinite for EG without a floor.
         width: Largest |<g, u − v>| for u, v in V and a gradient g bounded by 1.
+
+    Examples:
+        >>> player = eq.theory.lambda_constants(4, "pgd")
+        >>> player.D, player.C, player.mu
+        (2.0, 4.0, 1.0)
+        >>> player.step_size(G=1.0, T=40)  # √(4·2/(5·40·4))
+        0.1
     """
 
     D: float
@@ -109,6 +128,10 @@ def best_p(m: int) -> float:
 
     That bound grows with m^(1/q)·√(q−1). Over q ≥ 2 it is smallest at q = ln m + √(ln m (ln m − 2)),
     and at q = 2, which is PGD, up to m = 7. The paper's q = 2 ln m minimises m^(1/q)·√q.
+
+    Examples:
+        >>> eq.theory.best_p(2), round(eq.theory.best_p(1000), 3)
+        (2.0, 1.085)
     """
     _require_count("m", m)
     log = math.log(m)
@@ -124,6 +147,10 @@ def theta_constants(d: int, R: float, *, norm: Norm = "inf", p: float = 2.0) -> 
         R: Bound on ‖θ‖ over Θ, in the norm `norm`; so is L on the gradients.
         norm: "inf", in which the dimension shows, or "l2", in which PGD has no factor d.
         p: Exponent of the mirror map, 1 < p ≤ 2.
+
+    Examples:
+        >>> eq.theory.theta_constants(d=100, R=1.0).D, eq.theory.theta_constants(d=100, R=1.0, norm="l2").D
+        (200.0, 2.0)
     """
     _require_count("d", d)
     _require_positive("R", R)
@@ -144,6 +171,12 @@ def lambda_constants(m: int, geometry: Geometry, *, p: float | None = None, floo
         geometry: "pgd" (ψ = ½‖·‖₂²), "eg" (negative entropy) or "pnorm" (ψ = ½‖·‖_p²).
         p: Exponent of "pnorm", 1 < p ≤ 2; `best_p(m)` where it is None.
         floor: EG on {λ_i ≥ floor/m}, which makes its Bregman diameter finite: log(m/floor).
+
+    Examples:
+        >>> [round(eq.theory.lambda_constants(m, "eg").regret(G=1.0, T=2000), 3) for m in (10, 100)]  # √(log m/100)
+        [0.152, 0.215]
+        >>> [round(eq.theory.lambda_constants(m, "pgd").regret(G=1.0, T=2000), 3) for m in (10, 100)]  # √(2m/100)
+        [0.447, 1.414]
     """
     _require_count("m", m)
     _require_choice("geometry", geometry, get_args(Geometry))
@@ -182,6 +215,14 @@ class Guarantee:
         sampling: What a round looks at: "full", a batch of each objective; "single", a batch of one
             objective drawn uniformly, which multiplies both gradients by m; "pair", one objective
             drawn from λ for the gradient of θ, and one drawn uniformly for the gain of λ.
+
+    Examples:
+        >>> setting = eq.theory.Guarantee(m=10, d=1, U=1.0, L=1.0, R=1.0)
+        >>> T = setting.rounds(error=0.1)
+        >>> T, setting.expectation(T) <= 0.1 < setting.expectation(T - 1)
+        (17190, True)
+        >>> round(setting.step_size_lambda(T), 4), setting.samples(error=0.1)
+        (0.0104, 171900)
     """
 
     m: int
@@ -302,6 +343,11 @@ def sample_objectives(
 
     Returns:
         The boolean mask of shape (*B, m) and the inclusion probabilities count/m of shape (m,).
+
+    Examples:
+        >>> mask, inclusion = eq.theory.sample_objectives(4, 2, batch=(100,))
+        >>> tuple(mask.shape), mask.sum(-1).unique().tolist(), inclusion.tolist()
+        ((100, 4), [2], [0.5, 0.5, 0.5, 0.5])
     """
     _require_count("m", m)
     _require_count("count", count)

@@ -26,9 +26,10 @@ class PropFair:
         mode: The branch where M − l < ε. "huber": −log(ε/M) + (l − M + ε)/ε, the tangent;
             "linear": l/M, which drops in value and in slope, as the authors' code has it.
 
-    Example:
-        >>> PropFair(M=2.0)(torch.tensor([0.0, 1.0]))
-        tensor([0.0000, 0.6931])
+    Examples:
+        >>> loss = eq.PropFair(M=2.0)(torch.tensor([0.0, 1.0]))
+        >>> [round(value, 3) for value in loss.tolist()]  # 0 and log 2
+        [0.0, 0.693]
     """
 
     M: float = 2.0

@@ -56,6 +56,7 @@ SETTINGS: dict[str, Weighting[Any]] = {
     "relative linear": eq.Relative(eq.Linear()),
     "relative tch": eq.Relative(eq.Tchebycheff()),
     "relative omd": eq.Relative(BUSY),
+    "relative first omd": eq.Relative(BUSY, "first"),
     "relative momentum": eq.Relative(eq.Momentum(STCH)),
     "momentum drift": eq.Momentum(STCH, rule="bounded_drift", rate=0.3),
     "momentum constant": eq.Momentum(STCH, rule="constant", rate=0.6),

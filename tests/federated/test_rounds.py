@@ -3,6 +3,7 @@
 import itertools
 import json
 import math
+import time
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -684,11 +685,50 @@ def test_curves(toy):
     shorter = simulate(replace(task, rounds=2), OMDGD, dataset=small.dataset)
     for name, points in found.curves.items():
         assert [done for done, _, _ in points] == [2, 4, 5]
-        equal(tuple(points[0][1]), tuple(shorter.train[name]))
-        equal(tuple(points[0][2]), tuple(shorter.test[name]))
-        equal(tuple(points[-1][2]), tuple(found.test[name]))
+        equal((points[0].train, points[0].test), (shorter.train[name], shorter.test[name]))
+        equal(points[-1].test, found.test[name])
     assert simulate(task, OMDGD, dataset=small.dataset).curves == {"last": [], "average": [], "adaptive": []}
     assert found.seconds > 0
+
+
+def test_curves_on_test_samples_alone_and_after_the_first_round(toy, tmp_path: Path):
+    small = toy((6, 9, 4))
+    task = Task("toy", small.split, LINEAR, LocalWork(1), 5)
+    options: dict[str, Any] = {
+        "dataset": small.dataset, "evaluate_every": 4, "evaluate_parts": ("test",), "evaluate_first": True,
+    }  # fmt: skip
+    found = simulate(task, OMDGD, **options)
+    once = simulate(replace(task, rounds=1), OMDGD, dataset=small.dataset)
+    for name, points in found.curves.items():
+        assert [point.round for point in points] == [1, 4, 5]
+        assert all(point.train is None for point in points)
+        equal(points[0].test, once.test[name])
+        equal(points[-1].test, found.test[name])
+        assert found.train[name].losses.shape == (1, 3)
+    file = tmp_path / "run.npz"
+    with pytest.raises(StoppedError):
+        simulate(task, OMDGD, **options, checkpoint=file, checkpoint_seconds=0, progress=stop_at(2))
+    rest = simulate(task, OMDGD, **options, checkpoint=file)
+    for name, points in found.curves.items():
+        equal(rest.curves[name], points)
+    with pytest.raises(StateMismatchError, match="evaluate_every"):
+        simulate(task, OMDGD, dataset=small.dataset, evaluate_every=4, checkpoint=file)
+    last = simulate(task, OMDGD, dataset=small.dataset, evaluate_parts=("train",), evaluate_first=True)
+    assert [(point.round, point.test) for point in last.curves["last"]] == [(1, None)]
+
+
+def test_a_deadline_stops_after_a_round_and_keeps_it(toy, tmp_path: Path):
+    small = toy((6, 9, 4))
+    task = Task("toy", small.split, LINEAR, LocalWork(1), 3)
+    file = tmp_path / "run.npz"
+    options: dict[str, Any] = {"dataset": small.dataset, "checkpoint": file}
+    for done in (1, 2):
+        with pytest.raises(TimeoutError, match=f"time is up after round {done} of 3"):
+            simulate(task, OMDGD, **options, deadline=time.monotonic())
+    # The last round is not cut off.
+    rest = simulate(task, OMDGD, **options, deadline=time.monotonic())
+    same_course(rest, simulate(task, OMDGD, dataset=small.dataset))
+    simulate(task, OMDGD, dataset=small.dataset, deadline=time.monotonic() + 1000)
 
 
 def test_the_untrained_model(toy):
@@ -806,6 +846,8 @@ def test_participation(settings: dict[str, float], message: str):
         ({"preference": (0.5, 0.5, 0.5)}, "preference must be non-negative and sum to 1; found sum 1.5"),
         ({"preference": torch.full((2, 3), 1 / 3), "seeds": (0, 1)}, "preference must have shape"),
         ({"evaluate_every": 0}, "evaluate_every must be at least 1; found 0"),
+        ({"evaluate_parts": ()}, r'evaluate_parts must be "train", "test" or both; found \(\)'),
+        ({"evaluate_parts": ("validation",)}, 'evaluate_parts must be "train", "test" or both'),
     ],
 )
 def test_a_simulation(toy, settings: dict[str, Any], message: str):

@@ -9,7 +9,7 @@ import torch
 from scipy.optimize import linprog
 from torch import Tensor
 
-from equipoise.problems import KnownFront, Planted, Problem
+from equipoise.problems import KnownFront, Needle, Planted, Problem
 
 UNEVEN = (0.1, 0.2, 0.3, 0.4)
 CASES = [
@@ -232,6 +232,11 @@ def test_initial_covers_the_box():
 def test_bad_input_is_named(settings: dict[str, Any], message: str):
     with pytest.raises(ValueError, match=message):
         Planted(**settings)
+
+
+def test_a_needle_needs_others():
+    with pytest.raises(ValueError, match="m must be at least 2; found 1"):
+        Needle(1)
 
 
 def test_points_of_the_wrong_length_are_named():

@@ -140,6 +140,28 @@ def test_an_absent_objective_keeps_its_coefficient_for_the_next_step(toy, prefer
 # Which calls count ----------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("inside", [0, 1, 2])
+@over({**SIMULTANEOUS, **AHEAD})
+def test_calls_before_a_closure_and_in_it_count_together(weighting, inside: int, toy, preference):
+    """Frameworks hand a closure with the last micro-batch to the optimizer, or one that does nothing."""
+    ours, theirs = toy(momentum=0.5), toy(momentum=0.5)
+    left = eq.MultiObjective(ours.model, weighting, preference, ADAPTIVE, ours.optimizer)
+    right = eq.MultiObjective(theirs.model, weighting, preference, ADAPTIVE, theirs.optimizer)
+    for step in range(4):
+
+        def differentiate(chosen: slice, step: int = step) -> None:
+            for losses in micro_batches(ours, step, 4)[chosen]:
+                (left(losses) / 4).backward()
+
+        differentiate(slice(4 - inside))
+        ours.optimizer.step(lambda: differentiate(slice(4 - inside, 4)))
+        ours.optimizer.zero_grad()
+        accumulate(theirs, right, step)
+    assert left.step == right.step == 4
+    torch.testing.assert_close(ours.params(), theirs.params(), rtol=0, atol=0)
+    torch.testing.assert_close(left.state_dict()["tensors"], right.state_dict()["tensors"], rtol=0, atol=0)
+
+
 def test_a_step_that_is_not_taken_leaves_nothing(toy, preference):
     """As when a gradient scaler skips it: the gradients are cleared, and with them the call."""
     skipping, plain = toy(), toy()

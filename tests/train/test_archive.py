@@ -2,11 +2,16 @@
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import equipoise as eq
-from equipoise.train.archive import Archive, Numbers, carry_out
+from equipoise.state import flatten
+from equipoise.train.archive import Archive
+from equipoise.train.courier import Aside, ToHost
+from equipoise.train.slots import InMemory, Numbers, carry_out, on_device, on_host
+
+CPU = torch.device("cpu")
 
 POINTS = st.lists(st.lists(st.integers(0, 6), min_size=3, max_size=3), min_size=1, max_size=25)
 
@@ -20,37 +25,54 @@ def params(step: int) -> dict[str, torch.Tensor]:
     }
 
 
-@pytest.mark.parametrize("late", [False, True], ids=["at once", "late"])
-@given(points=POINTS, capacity=st.integers(1, 4), power=st.sampled_from([0.0, 2.0]))
-def test_the_archive_is_that_of_the_conversion_bit_for_bit(late, points, capacity, power):
+WAYS = {
+    "at once": lambda conversion: (on_device(params(0), conversion.capacity), None),
+    "late": lambda conversion: (on_device(params(0), conversion.capacity), Aside()),
+    "host": lambda conversion: (on_host(params(0), conversion.capacity), None),
+    "host, late": lambda conversion: (on_host(params(0), conversion.capacity), ToHost(CPU)),
+}
+
+
+def made(conversion: eq.Adaptive, way: str) -> Archive:
+    return Archive(conversion, params(0), torch.zeros(3), *WAYS[way](conversion))
+
+
+@pytest.mark.parametrize("way", WAYS)
+@settings(max_examples=40)
+@given(points=POINTS, capacity=st.integers(1, 4), power=st.sampled_from([0.0, 2.0]), sends=st.booleans())
+def test_the_archive_is_that_of_the_conversion_bit_for_bit(way, points, capacity, power, sends):
     conversion = eq.Adaptive(power=power, capacity=capacity)
-    archive = Archive(conversion, late=late)
-    ours, theirs = (conversion.init(params(0), torch.zeros(3)) for _ in range(2))
+    archive, theirs = made(conversion, way), conversion.init(params(0), torch.zeros(3))
     for step, point in enumerate(points):
         losses = torch.tensor(point, dtype=torch.float32)
         live = params(step)
-        ours = archive.update(live, losses, ours)
+        if sends:
+            archive.send(live)
+        archive.update(live, losses)
         theirs = conversion.update(live, losses, theirs)
         for tensor in live.values():
             tensor.zero_()  # what was put aside is a copy
-    archive.settle(ours)
-    archive.settle(ours)
-    left, right = eq.state.flatten(ours), eq.state.flatten(theirs)
-    assert left.keys() == right.keys()
-    assert all(torch.equal(left[name], right[name]) for name in left)
+    archive.settle()
+    archive.settle()
+    left, right = flatten(archive.numbers()), flatten(theirs.ledger)
+    assert all(torch.equal(left[f"ledger.{name}"], tensor) for name, tensor in right.items())
+    copies = archive.state().slots
+    assert len(copies) == capacity
+    for j, copy in copies.items():
+        assert list(copy) == list(theirs.slots)
+        assert all(torch.equal(tensor, theirs.slots[name][int(j)]) for name, tensor in copy.items())
+    torch.testing.assert_close(archive.output(), conversion.output(theirs), rtol=0, atol=0)
 
 
-@pytest.mark.parametrize("late", [False, True], ids=["at once", "late"])
-def test_a_diverged_iterate_leaves_no_trace(late):
-    conversion = eq.Adaptive(capacity=2)
-    archive = Archive(conversion, late=late)
-    state = conversion.init(params(0), torch.zeros(3))
-    state = archive.update(params(1), torch.ones(3), state)
+@pytest.mark.parametrize("way", WAYS)
+def test_a_diverged_iterate_leaves_no_trace(way):
+    archive = made(eq.Adaptive(capacity=2), way)
+    archive.update(params(1), torch.ones(3))
     lost = {name: torch.full_like(x, torch.nan) if x.is_floating_point() else x for name, x in params(2).items()}
-    state = archive.update(lost, torch.tensor([1.0, torch.nan, 1.0]), state)
-    archive.settle(state)
+    archive.update(lost, torch.tensor([1.0, torch.nan, 1.0]))
+    archive.settle()
     expected = {name: x.float() if x.is_floating_point() else x for name, x in params(1).items()}
-    torch.testing.assert_close(conversion.output(state), expected, rtol=0, atol=0)
+    torch.testing.assert_close(archive.output(), expected, rtol=0, atol=0)
 
 
 def test_a_run_that_reads_its_plans_late_is_the_same_run(toy, preference):
@@ -59,7 +81,7 @@ def test_a_run_that_reads_its_plans_late_is_the_same_run(toy, preference):
     conversion = eq.Adaptive(power=1, capacity=3)
     left = eq.MultiObjective(late.model, eq.OMD(), preference, conversion, late.optimizer)
     right = eq.MultiObjective(now.model, eq.OMD(), preference, conversion, now.optimizer)
-    left._archive = Archive(conversion, late=True)
+    left._record.to(CPU, Aside())
     for step in range(12):
         late.run(left, 1, step)
         now.run(right, 1, step)
@@ -71,7 +93,7 @@ def test_a_run_that_reads_its_plans_late_is_the_same_run(toy, preference):
     saved = right.state_dict()
     other = toy()
     again = eq.MultiObjective(other.model, eq.OMD(), preference, conversion, other.optimizer)
-    again._archive = Archive(conversion, late=True)
+    again._record.to(CPU, Aside())
     other.run(again, 5)  # leaves a plan behind that must not reach what is loaded
     again.load_state_dict(saved)
     torch.testing.assert_close(again.solution(), right.solution(), rtol=0, atol=0)
@@ -79,12 +101,13 @@ def test_a_run_that_reads_its_plans_late_is_the_same_run(toy, preference):
 
 
 def test_only_the_slots_of_the_plan_are_touched():
-    slots = {"x": torch.tensor([[0.0], [10.0], [20.0]]), "n": torch.tensor([1, 2, 3])}
+    held = {"x": torch.tensor([[0.0], [10.0], [20.0]]), "n": torch.tensor([1, 2, 3])}
+    slots = InMemory([{name: tensor[j] for name, tensor in held.items()} for j in range(3)], follows=True)
     theta = {"x": torch.tensor([100.0]), "n": torch.tensor(7)}
     carry_out(Numbers(into=0, other=1, mix=0.25, write=1, gain=1.0), theta, slots)
-    assert slots["x"].flatten().tolist() == [2.5, 100.0, 20.0]
-    assert slots["n"].tolist() == [2, 7, 3]
+    assert held["x"].flatten().tolist() == [2.5, 100.0, 20.0]
+    assert held["n"].tolist() == [2, 7, 3]
     carry_out(Numbers(into=2, other=0, mix=0.0, write=2, gain=0.5), theta, slots)
-    assert slots["x"].flatten().tolist() == [2.5, 100.0, 60.0]
+    assert held["x"].flatten().tolist() == [2.5, 100.0, 60.0]
     carry_out(Numbers(into=0, other=0, mix=0.0, write=0, gain=0.0), theta, slots)
-    assert slots["x"].flatten().tolist() == [2.5, 100.0, 60.0]
+    assert held["x"].flatten().tolist() == [2.5, 100.0, 60.0]

@@ -160,7 +160,8 @@ def test_a_step_without_a_call(toy):
 
 def test_a_closure_without_a_call(toy):
     run, _ = make(toy)
-    with pytest.raises(
-        ValueError, match=re.escape("optimizer.step(closure) must call mol in its closure; found no call")
-    ):
+    message = re.escape("optimizer.step() must follow a call of mol and its backward pass")
+    before = run.params()
+    with pytest.raises(ValueError, match=message):
         run.optimizer.step(lambda: 0.0)
+    torch.testing.assert_close(run.params(), before, rtol=0, atol=0)

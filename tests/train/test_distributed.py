@@ -7,14 +7,19 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
+
+import equipoise as eq
 
 SCRIPT = Path(__file__).with_name("two_processes.py")
 MODULE = runpy.run_path(str(SCRIPT))
-NAMES = [name for name in MODULE["RUNS"] if name != "spoiled"]
+NAMES = [name for name in MODULE["RUNS"] if name not in {"spoiled", "sharded, refused"}]
 Found = dict[str, Any]
 
 
+# DCP mentions that one process alone has no group.
+@pytest.mark.filterwarnings("ignore:torch.distributed is disabled, unavailable or uninitialized")
 def test_two_processes_do_what_one_does(tmp_path: Path):
     """One spawn makes all the runs; every check looks at them."""
     first, second, single = spawn(tmp_path)
@@ -24,8 +29,12 @@ def test_two_processes_do_what_one_does(tmp_path: Path):
         check_that_they_do_what_one_process_does(name, first, single)
     for found in (first, second, single):
         check_that_a_resumed_run_is_the_run_that_was_not_interrupted(found)
+        check_that_shards_are_loaded_as_they_were(found)
         # On the last rank alone a loss was not finite.
         assert found["spoiled"]["message"] == "losses must be finite; found nan for 1 in step 1"
+    check_that_each_rank_keeps_its_shards(first, second, single)
+    check_what_shards_cannot_do(first, single)
+    check_that_one_process_goes_on_with_what_two_saved(tmp_path, single)
 
 
 def spawn(folder: Path) -> list[Found]:
@@ -87,3 +96,53 @@ def check_that_a_resumed_run_is_the_run_that_was_not_interrupted(found: Found) -
     whole, resumed = tensors(found, "OMD"), tensors(found, "interrupted")
     for key, tensor in whole.items():
         assert torch.equal(tensor, resumed[key]), key
+
+
+def check_that_shards_are_loaded_as_they_were(found: Found) -> None:
+    """Saved by torch, resumed; as full tensors; by DCP."""
+    whole, resumed = tensors(found, "sharded, interrupted"), tensors(found, "sharded, loaded otherwise")
+    for key, tensor in whole.items():
+        assert torch.equal(tensor, resumed[key]) or key.startswith("params/"), key
+    for name, tensor in found["sharded, loaded otherwise"]["solution"].items():
+        assert torch.equal(tensor, whole[f"solution/{name}"])
+        assert torch.equal(tensor, resumed[f"third/{name}"])
+        assert torch.equal(tensor, resumed[f"params/{name}"])  # the model with solution(gather=False) in it
+
+
+def check_that_each_rank_keeps_its_shards(first: Found, second: Found, single: Found) -> None:
+    for name in ("sharded", "sharded in host memory"):
+        ours, theirs, whole = (found[name]["bytes"] for found in (first, second, single))
+        assert whole["copies"] == 3 * whole["parameters"] == 3 * 8 * 1321
+        for rank in (ours, theirs):
+            assert rank["copies"] == 3 * rank["parameters"]
+            assert abs(rank["copies"] / whole["copies"] - 0.5) < 0.03
+        assert ours["copies"] + theirs["copies"] == whole["copies"]
+    torch.testing.assert_close(first["sharded"]["steps"], single["sharded"]["steps"], rtol=1e-12, atol=1e-12)
+    device, host = tensors(first, "sharded"), tensors(first, "sharded in host memory")
+    for key, tensor in device.items():
+        assert torch.equal(tensor, host[key]), key
+
+
+def check_what_shards_cannot_do(first: Found, single: Found) -> None:
+    gradients, skips = first["sharded, refused"]["messages"]
+    assert "weighting must need losses alone where parameters are sharded" in gradients
+    assert "found MGDA(" in gradients
+    assert 'on_nonfinite must be "raise" where parameters are sharded' in skips
+    assert single["sharded, refused"]["messages"] == []
+
+
+def check_that_one_process_goes_on_with_what_two_saved(folder: Path, single: Found) -> None:
+    ours, theirs = dict(MODULE["tensors"](MODULE["resharded"](folder))), tensors(single, "sharded, interrupted")
+    theirs["steps"] = theirs["steps"][5:]
+    assert ours.keys() == theirs.keys()
+    for key, tensor in ours.items():
+        torch.testing.assert_close(tensor, theirs[key], rtol=1e-9, atol=1e-12)
+
+    setting = MODULE["Setting"](eq.OMD(), 1, 0, shards=True)
+    shards = torch.load(folder / "sharded-0-of-2.pt", weights_only=True)
+    before = {name: x.clone() for name, x in setting.mol.state_dict()["tensors"].items()}
+    rule = "must be spread as one tensor; found .* over .2. ranks.*torch.distributed.checkpoint reshards"
+    with pytest.raises(eq.StateMismatchError, match=rule):
+        setting.mol.load_state_dict(shards["mol"])
+    after = setting.mol.state_dict()["tensors"]
+    torch.testing.assert_close(after, before, rtol=0, atol=0, equal_nan=True)

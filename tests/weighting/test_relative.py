@@ -83,3 +83,25 @@ def test_it_is_as_its_inner_weighting_is():
     assert weighting.needs == eq.OMD.needs
     assert weighting.traceable is True
     assert weighting.rows(weighting.init(HALF)) is None
+
+
+def test_only_the_first_loss_is_a_ratio():
+    """λ ← Π(λ + η w∘(1, 1)), then with the raw losses: the row of a table that has it so."""
+    weighting = eq.Relative(eq.OMD(0.2, eq.Euclidean()), span="first")
+    state = weighting.init(HALF)
+    for f in (vector(10.0, 0.5), vector(2.0, 1.0)):
+        _, state = weighting.update(f, state, HALF)
+    # gains (.5, .5), then (1, .5): λ = (.55, .45)
+    assert weighting.inner.mirror.weights(state.inner.dual).tolist() == pytest.approx([0.55, 0.45])  # type: ignore[attr-defined]
+    tch = eq.Relative(eq.Tchebycheff(), span="first")
+    late = tch.init(HALF)
+    c, late = tch.update(vector(0.3, 5.0), late, HALF, mask=torch.tensor([True, False]))
+    c, late = tch.update(vector(3.0, 5.0), late, HALF)  # 3 raw, and 1 for what is seen for the first time
+    assert c.tolist() == [0.5, 0.0]
+    c, _ = tch.update(vector(3.0, 5.0), late, HALF)
+    assert c.tolist() == [0.0, 0.5]
+
+
+def test_span_has_two_values():
+    with pytest.raises(ValueError, match='span must be "always" or "first"; found later'):
+        eq.Relative(eq.OMD(1.0), span="later")  # type: ignore[arg-type]

@@ -9,12 +9,18 @@ from torch import Tensor
 from equipoise.batch import Number
 from equipoise.conversion import store
 from equipoise.conversion.ledger import Ledger, LedgerState
-from equipoise.conversion.protocol import Conversion, Params, check, check_record
+from equipoise.conversion.protocol import Conversion, Params, Plan, check, check_record
 from equipoise.errors import require
 
 
 class AdaptiveState(NamedTuple):
-    """The ledger, and the copies of the parameters that it speaks of."""
+    """The ledger, and the copies of the parameters that it speaks of.
+
+    Examples:
+        >>> state = eq.Adaptive(capacity=8).init({"x": torch.zeros(4, 3)}, torch.ones(4, 2))
+        >>> tuple(state.slots["x"].shape), tuple(state.ledger.weights.shape)  # (*B, slots, ...) and (*B, slots)
+        ((4, 8, 3), (4, 8))
+    """
 
     ledger: LedgerState
     slots: dict[str, Tensor]
@@ -36,6 +42,16 @@ class Adaptive(Conversion[AdaptiveState]):
             None is the paper's algorithm, which keeps them all.
         ties: Whether an iterate with exactly the objectives of a stored one is credited to it
             ("stored") or kept beside it ("keep", Algorithm 2 to the letter).
+
+    Examples:
+        >>> conversion = eq.Adaptive()
+        >>> state = conversion.init({"x": torch.zeros(1)}, torch.ones(2))
+        >>> for value, losses in ((1.0, [3.0, 3.0]), (2.0, [2.0, 2.0]), (5.0, [1.0, 4.0])):
+        ...     state = conversion.update({"x": torch.tensor([value])}, torch.tensor(losses), state)
+        >>> conversion.size(state).item()  # the second dominates the first
+        2
+        >>> conversion.output(state)["x"].item()  # (2·2 + 1·5)/3
+        3.0
     """
 
     power: Number = 0.0
@@ -72,9 +88,17 @@ class Adaptive(Conversion[AdaptiveState]):
         before, slots = self.ledger.grown(state.ledger), state.slots
         if before.weights.shape != state.ledger.weights.shape:
             slots = store.resize(slots, losses.ndim - 1, before.weights.shape[-1])
-        plan, ledger = self.ledger.update(losses, before, mask)
+        plan, after = self.plan(losses, AdaptiveState(before, slots), mask)
         store.execute(plan, params, slots, merges=self.capacity is not None)
-        return AdaptiveState(ledger, slots)
+        return after
+
+    def plan(self, losses: Tensor, state: AdaptiveState, mask: Tensor | None = None) -> tuple[Plan, AdaptiveState]:
+        """What an iterate with these losses (*B, m) does to the copies, which are left as they are, and the new state.
+
+        The ledger must have a capacity, or a free slot.
+        """
+        plan, ledger = self.ledger.update(losses, state.ledger, mask)
+        return plan, AdaptiveState(ledger, state.slots)
 
     def output(self, state: AdaptiveState) -> dict[str, Tensor]:
         """Σ γ_τ θ⁽τ⁾ / Σ γ_τ."""

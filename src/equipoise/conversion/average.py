@@ -10,9 +10,11 @@ from equipoise.batch import Number, fit_mask
 from equipoise.conversion.protocol import (
     Conversion,
     Params,
+    Plan,
     batch_mask,
     check,
     check_record,
+    entry,
     mixed,
     recordable,
     snapshot,
@@ -21,9 +23,18 @@ from equipoise.errors import require
 
 
 class AverageState(NamedTuple):
-    """The running average."""
+    """The running average.
+
+    Examples:
+        >>> conversion, params, losses = eq.Average(power=1), {"x": torch.ones(1)}, torch.ones(2)
+        >>> state = conversion.update(params, losses, conversion.init(params, losses))
+        >>> state = conversion.update(params, losses, state)
+        >>> state.weight.item(), state.recorded.item()  # 1 + 2, of two iterates
+        (3.0, 2.0)
+    """
 
     params: dict[str, Tensor]
+    """The average (*B, ...) per name."""
     weight: Tensor
     """Σ tᵖ, (*B,)."""
     recorded: Tensor
@@ -36,6 +47,14 @@ class Average(Conversion[AverageState]):
 
     Attributes:
         power: p ≥ 0. The rate stays O(1/√T); step sizes are to be tuned for (p + 1)·D (docs/theory.md).
+
+    Examples:
+        >>> conversion, losses = eq.Average(power=1), torch.ones(2)
+        >>> state = conversion.init({"x": torch.zeros(1)}, losses)
+        >>> for value in (1.0, 2.0, 6.0):
+        ...     state = conversion.update({"x": torch.tensor([value])}, losses, state)
+        >>> round(conversion.output(state)["x"].item(), 3)  # (1·1 + 2·2 + 3·6)/6
+        3.833
     """
 
     power: Number = 0.0
@@ -56,14 +75,18 @@ class Average(Conversion[AverageState]):
         """Add one iterate."""
         check(params, losses)
         check_record(params, state.params, losses.ndim - 1, slots=False)
+        plan, after = self.plan(losses, state, mask)
+        for name, held in state.params.items():
+            held.copy_(mixed(held, params[name].detach().to(held.dtype), batch_mask(plan.gain, held)))
+        return after
+
+    def plan(self, losses: Tensor, state: AverageState, mask: Tensor | None = None) -> tuple[Plan, AverageState]:
+        """What an iterate with these losses (*B, m) does to the average, which is left as it is, and the new state."""
         valid = recordable(losses, fit_mask(mask, losses))
         count = state.recorded + valid
         share = torch.where(valid, iterate_weight(count, self.power), torch.zeros_like(count))
         weight = state.weight + share
-        mix = torch.where(valid, share / weight, share)
-        for name, held in state.params.items():
-            held.copy_(mixed(held, params[name].detach().to(held.dtype), batch_mask(mix, held)))
-        return AverageState(state.params, weight, count)
+        return entry(torch.where(valid, share / weight, share)), AverageState(state.params, weight, count)
 
     def output(self, state: AverageState) -> dict[str, Tensor]:
         """The average."""

@@ -12,24 +12,10 @@ from torch import Tensor
 
 from equipoise.batch import Number, check_state, fit_mask
 from equipoise.conversion.average import iterate_weight, weight_dtype
-from equipoise.conversion.protocol import record_dtype, recordable
+from equipoise.conversion.protocol import Plan, record_dtype, recordable
 from equipoise.errors import require
 
 __all__ = ["Ledger", "LedgerState", "Plan"]
-
-
-class Plan(NamedTuple):
-    """What happens to the slots in one step. Every tensor has shape (*B,).
-
-    First slot[into] ← lerp(slot[into], slot[other], mix), then slot[write] ← lerp(slot[write], θ, gain).
-    A `mix` or `gain` of 0 means nothing; a `gain` of 1 overwrites.
-    """
-
-    into: Tensor
-    other: Tensor
-    mix: Tensor
-    write: Tensor
-    gain: Tensor
 
 
 class LedgerState(NamedTuple):
@@ -37,6 +23,12 @@ class LedgerState(NamedTuple):
 
     A free slot has weight 0 and +∞ as its first objective, so that it dominates nothing; where it counts
     as dominated, it has nothing to hand on.
+
+    Examples:
+        >>> from equipoise.conversion import Ledger
+        >>> state = Ledger(capacity=4).init(torch.ones(10, 2))
+        >>> tuple(state.values.shape), tuple(state.weights.shape)  # (m, *B, slots) and (*B, slots)
+        ((2, 10, 4), (10, 4))
     """
 
     values: Tensor
@@ -65,6 +57,15 @@ class Ledger:
         capacity: Slots; None lets the archive grow.
         ties: An iterate with exactly the objectives of a stored one is credited to it ("stored") or
             kept beside it ("keep", Algorithm 2 to the letter).
+
+    Examples:
+        >>> from equipoise.conversion import Ledger
+        >>> ledger = Ledger(capacity=4)
+        >>> state = ledger.init(torch.ones(2))
+        >>> for losses in ([3.0, 3.0], [2.0, 2.0], [1.0, 4.0]):
+        ...     plan, state = ledger.update(torch.tensor(losses), state)
+        >>> ledger.size(state).item(), state.weights.tolist()  # the second has the weight of the first
+        (2, [2.0, 1.0, 0.0, 0.0])
     """
 
     power: Number = 0.0
@@ -236,7 +237,7 @@ _FIRST_SLOTS = 16
 
 def _all(comparison: Tensor) -> Tensor:
     """∀ over the leading dimension m: (m, *B, slots) → (*B, slots)."""
-    if len(comparison) > _UNROLLED:
+    if len(comparison) > _UNROLLED or comparison.is_cuda:
         return comparison.all(0)
     result = comparison[0]
     for row in comparison[1:]:

@@ -1,7 +1,7 @@
 """What a conversion is, and how its states hold the trajectory."""
 
 from collections.abc import Mapping
-from typing import Protocol, TypeVar
+from typing import NamedTuple, Protocol, TypeVar
 
 import torch
 from torch import Tensor
@@ -11,9 +11,11 @@ from equipoise.errors import require
 __all__ = [
     "Conversion",
     "Params",
+    "Plan",
     "batch_mask",
     "check",
     "check_record",
+    "entry",
     "mixed",
     "record_dtype",
     "recordable",
@@ -26,12 +28,46 @@ Params = Mapping[str, Tensor]
 """Parameters by name; every tensor has the leading batch shape *B of the losses."""
 
 
+class Plan(NamedTuple):
+    """What happens to the slots in one step. Every tensor has shape (*B,).
+
+    First slot[into] ← lerp(slot[into], slot[other], mix), then slot[write] ← lerp(slot[write], θ, gain).
+    A `mix` or `gain` of 0 means nothing; a `gain` of 1 overwrites.
+
+    Examples:
+        >>> from equipoise.conversion import Ledger
+        >>> ledger, losses = Ledger(capacity=2), torch.tensor([1.0, 2.0])
+        >>> plan, _ = ledger.update(losses, ledger.init(losses))
+        >>> plan.write.item(), plan.gain.item()  # the first iterate overwrites slot 0
+        (0, 1.0)
+    """
+
+    into: Tensor
+    other: Tensor
+    mix: Tensor
+    write: Tensor
+    gain: Tensor
+
+
 class Conversion(Protocol[C]):
     """Turns the trajectory θ⁽¹⁾, θ⁽²⁾, … into the answer (online-to-batch conversion).
 
     A conversion is a frozen dataclass; it never sees gradients. Its state holds copies, never the
     parameters themselves. `update` consumes the state that it is given: the copies are changed in
     place, so that a step costs no second copy of the model. Use the state it returns.
+
+    Examples:
+        >>> class First(eq.Conversion[dict[str, torch.Tensor]]):
+        ...     def init(self, params, losses):
+        ...         return {name: tensor.clone() for name, tensor in params.items()}
+        ...     def update(self, params, losses, state, *, mask=None):
+        ...         return state
+        ...     def output(self, state):
+        ...         return state
+        >>> both = {"first": First(), "last": eq.Last()}
+        >>> found = eq.solve(eq.problems.VLMOP1(), [[0.5, 0.5]], eq.Linear(), step_size=0.5, steps=2, conversions=both)
+        >>> {name: round(losses.amax().item(), 3) for name, losses in found.losses.items()}
+        {'first': 1.045, 'last': 1.0}
     """
 
     def init(self, params: Params, losses: Tensor) -> C:
@@ -84,6 +120,12 @@ def check_record(params: Params, held: Mapping[str, Tensor], batch_ndim: int, *,
         shape = held[name].shape
         wanted = (*shape[:batch_ndim], *shape[batch_ndim + slots :])
         require(tensor.shape == wanted, f"params[{name!r}] must have the shape {wanted} it had", tuple(tensor.shape))
+
+
+def entry(gain: Tensor) -> Plan:
+    """The plan of a record of one slot: slot ← lerp(slot, θ, gain), with gain (*B,)."""
+    nothing = torch.zeros_like(gain, dtype=torch.int64)
+    return Plan(nothing, nothing, torch.zeros_like(gain), nothing, gain)
 
 
 def recordable(losses: Tensor, present: Tensor | None) -> Tensor:

@@ -1,12 +1,13 @@
 """Where the adaptive conversion keeps its copies: one stacked tensor per parameter, on its device."""
 
+from collections.abc import Iterable
+
 import torch
 from torch import Tensor
 
-from equipoise.conversion.ledger import Plan
-from equipoise.conversion.protocol import Params, batch_mask, mixed, record_dtype
+from equipoise.conversion.protocol import Params, Plan, batch_mask, mixed, record_dtype
 
-__all__ = ["execute", "open_store", "resize", "weighted_mean"]
+__all__ = ["execute", "mean_of", "open_store", "resize", "shares", "weighted_mean"]
 
 Slots = dict[str, Tensor]
 """The copies: a tensor (*B, slots, ...) per parameter."""
@@ -58,21 +59,44 @@ def weighted_mean(store: Slots, weights: Tensor) -> dict[str, Tensor]:
     Returns:
         A tensor (*B, ...) per name. What cannot be averaged comes from the heaviest slot.
     """
+    dim = weights.ndim - 1
+    slots = ({name: held.select(dim, j) for name, held in store.items()} for j in range(weights.shape[-1]))
+    return mean_of(slots, shares(weights))
+
+
+def shares(weights: Tensor) -> Tensor:
+    """γ_j / Σ γ_j; 1 for the first slot where nothing has a weight, (*B, slots)."""
     total = weights.sum(-1, keepdim=True)
     first = torch.zeros_like(weights)
     first[..., 0] = 1.0
-    share = torch.where(total > 0, weights / total, first)
+    return torch.where(total > 0, weights / total, first)
+
+
+def mean_of(slots: Iterable[Params], share: Tensor) -> dict[str, Tensor]:
+    """Σ share_j slot_j, slot by slot: nothing is kept but the sum.
+
+    Args:
+        slots: Copies one after the other, tensors (*B, ...) by name.
+        share: Of each, (*B, slots). What the slots without a share hold plays no part.
+
+    Returns:
+        A tensor (*B, ...) per name. What cannot be averaged comes from the slot with the largest share.
+    """
     heaviest = share.argmax(-1)
-    dim = weights.ndim - 1
-    result = {}
-    for name, held in store.items():
-        # Slot by slot: a second copy of the store is not made, and what a free slot holds plays no part.
-        answer = torch.zeros_like(held.select(dim, 0))
-        for j, slot in enumerate(held.unbind(dim)):
-            portion = batch_mask(share[..., j], slot)
+    result: dict[str, Tensor] = {}
+    scratch: dict[torch.dtype, Tensor] = {}
+    for j, slot in enumerate(slots):
+        if not result:
+            result = {name: torch.zeros_like(held) for name, held in slot.items()}
+            # Memory that is asked for again and again in pieces of many sizes is not always given back.
+            for held in sorted(slot.values(), key=Tensor.numel):
+                scratch[held.dtype] = held.new_empty(held.numel())
+        for name, held in slot.items():
+            answer, portion = result[name], batch_mask(share[..., j], held)
             if held.is_floating_point():
-                answer += torch.where(portion > 0, portion.to(held.dtype) * slot, 0.0)
+                part = scratch[held.dtype][: held.numel()].view(held.shape)
+                torch.mul(held, portion.to(held.dtype), out=part)
+                answer += part.masked_fill_(portion <= 0, 0.0)
             else:
-                answer = torch.where(batch_mask(heaviest == j, slot), slot, answer)
-        result[name] = answer
+                answer.copy_(torch.where(batch_mask(heaviest == j, held), held, answer))
     return result

@@ -33,6 +33,11 @@ class Source:
         home: Base address of its public files; empty if there is none whose checksums are known.
         archive: Name of the one archive under the home that holds the first layout's files; empty if each file is
             there by itself, compressed.
+
+    Examples:
+        >>> source = eq.datasets.sources()["mnist"]
+        >>> source.description, [file.name for file in source.layouts[0].files][:1]
+        ('70,000 handwritten digits of 28×28 pixels', ['train-images-idx3-ubyte'])
     """
 
     name: str
@@ -151,12 +156,22 @@ SOURCES = {
 
 
 def sources() -> dict[str, Source]:
-    """Every data set that `load` knows, by name."""
+    """Every data set that `load` knows, by name.
+
+    Examples:
+        >>> [name for name, source in eq.datasets.sources().items() if source.home]  # what `fetch` can fetch
+        ['mnist', 'cifar10']
+    """
     return dict(SOURCES)
 
 
 def names() -> list[str]:
-    """The names that `load` knows."""
+    """The names that `load` knows.
+
+    Examples:
+        >>> eq.datasets.names()
+        ['digits', 'mnist', 'cifar10', 'adult', 'credit']
+    """
     return list(SOURCES)
 
 

@@ -29,6 +29,13 @@ class Dataset:
         train_groups: Tables: (n,) int64, numbers of `group_names`. Images: None.
         test_groups: As train_groups.
         group_names: Tables: one name per group. Images: empty.
+
+    Examples:
+        >>> data = eq.datasets.load("digits")
+        >>> data
+        Dataset('digits', train (1347, 1, 8, 8), test (450, 1, 8, 8), 10 classes)
+        >>> (data.train_inputs / data.scale).max().item(), data.train_labels.dtype
+        (1.0, torch.int64)
     """
 
     name: str
@@ -53,6 +60,14 @@ def standardize(dataset: Dataset) -> Dataset:
 
     Args:
         dataset: A table; its own tensors are left as they are.
+
+    Examples:
+        >>> rows, labels = torch.tensor([[1.0, 0.0], [3.0, 1.0]]), torch.tensor([0, 1])
+        >>> table = eq.datasets.Dataset(
+        ...     "table", rows, labels, rows, labels, class_names=("no", "yes"), columns=("age", "job=clerk")
+        ... )
+        >>> eq.datasets.standardize(table).train_inputs.tolist()
+        [[-1.0, 0.0], [1.0, 1.0]]
     """
     require(bool(dataset.columns), "dataset must be a table with named columns", dataset.name)
     numeric = torch.tensor(["=" not in column for column in dataset.columns])

@@ -29,7 +29,16 @@ SECONDS = 30.0  # that a server may stay silent
 
 
 class DownloadError(EquipoiseError):
-    """A download failed; the message names the address and the reason."""
+    """A download failed; the message names the address and the reason.
+
+    Examples:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     eq.datasets.fetch("mnist", folder, base_url="http://127.0.0.1:1/")
+        Traceback (most recent call last):
+            ...
+        equipoise.datasets.download.DownloadError: http://127.0.0.1:1/... could not be fetched: ...
+    """
 
 
 def fetch(
@@ -55,6 +64,12 @@ def fetch(
     Raises:
         DownloadError: The server cannot be reached or does not have the file.
         ChecksumError: What came is not the file that was expected; nothing of it is kept.
+
+    Examples:
+        >>> eq.datasets.fetch("adult")  # "mnist" and "cifar10" would be downloaded
+        Traceback (most recent call last):
+            ...
+        ValueError: name must be a data set that can be fetched (mnist, cifar10); found 'adult': the checksum of ...
     """
     source = catalogue.SOURCES[catalogue.known_name(name)]
     if not source.home:

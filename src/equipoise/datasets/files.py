@@ -35,15 +35,43 @@ Bytes = NDArray[np.uint8]
 
 
 class DataFileError(EquipoiseError):
-    """A data file cannot be used; the message names the file and says why."""
+    """A data file cannot be used; the message names the file and says why.
+
+    Examples:
+        >>> import pathlib, tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     written = pathlib.Path(folder, "credit.csv").write_text("something else")
+        ...     try:
+        ...         eq.datasets.load("credit", folder)
+        ...     except eq.datasets.DataFileError as error:
+        ...         print(type(error).__name__)
+        ChecksumError
+    """
 
 
 class ChecksumError(DataFileError):
-    """A data file is not the one it should be; the message names the file and both checksums."""
+    """A data file is not the one it should be; the message names the file and both checksums.
+
+    Examples:
+        >>> import pathlib, tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     written = pathlib.Path(folder, "credit.csv").write_text("something else")
+        ...     eq.datasets.load("credit", folder)
+        Traceback (most recent call last):
+            ...
+        equipoise.datasets.files.ChecksumError: ...credit.csv must hold content with SHA-256 ...; found ...
+    """
 
 
 class MissingDataError(EquipoiseError):
-    """A data set was not found; the message says where it was looked for and what to put there."""
+    """A data set was not found; the message says where it was looked for and what to put there.
+
+    Examples:
+        >>> eq.datasets.load("credit", folder="nowhere")
+        Traceback (most recent call last):
+            ...
+        equipoise.datasets.files.MissingDataError: data set credit was not found; looked in nowhere, ...; put there ...
+    """
 
 
 def as_it_is(raw: bytes) -> bytes:
@@ -76,7 +104,12 @@ class File:
 
 
 def cache_folder() -> Path:
-    """The user's cache folder for this library (it need not exist)."""
+    """The user's cache folder for this library (it need not exist).
+
+    Examples:
+        >>> eq.datasets.cache_folder().name
+        'equipoise'
+    """
     absolute = os.environ.get("XDG_CACHE_HOME", "")
     if Path(absolute).is_absolute():
         return Path(absolute) / "equipoise"

@@ -40,6 +40,11 @@ def load(name: str, folder: str | Path | None = None) -> Dataset:
         ValueError: No set has this name; the message has the nearest ones.
         MissingDataError: It was not found; the message says where it was looked for and what to put there.
         ChecksumError: A file is truncated or altered; the message names it and both checksums.
+
+    Examples:
+        >>> data = eq.datasets.load("digits")
+        >>> tuple(data.train_inputs.shape), len(data.test_labels), data.class_names[:3]
+        ((1347, 1, 8, 8), 450, ('0', '1', '2'))
     """
     source = catalogue.SOURCES[catalogue.known_name(name)]
     if not source.layouts:
@@ -49,7 +54,12 @@ def load(name: str, folder: str | Path | None = None) -> Dataset:
 
 
 def locate(name: str, folder: str | Path | None = None) -> Path | None:
-    """The folder from which `load` would take a data set's files, or None if it has none or they were not found."""
+    """The folder from which `load` would take a data set's files, or None if it has none or they were not found.
+
+    Examples:
+        >>> print(eq.datasets.locate("digits"))  # comes with scikit-learn
+        None
+    """
     source = catalogue.SOURCES[catalogue.known_name(name)]
     try:
         return _found(source, folder)[1][0].parent if source.layouts else None

@@ -1,39 +1,74 @@
 """The federated experiments on a machine that has torch, numpy and scipy alone:
 
     python -m equipoise.experiments.bare mnist-rotation mnist-class2 --data data --out cells --device cuda
+    python -m equipoise.experiments.bare table-cifar table-stch --data data --out cells --device cuda --limit-s 500
 
-Cells go to the folder named; `equipoise runs import` takes them from there.
+A name is a task (all rows of tab:3) or a table on CIFAR-10 (what it is made of). Cells go to the folder named;
+`equipoise runs import` takes them from there. What is there already is not run again, and a run that the time limit
+cuts short goes on from its checkpoint the next time.
 """  # noqa: D415
 
 import argparse
+import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
-from equipoise.experiments import federated
+from equipoise.errors import UnknownNameError
+from equipoise.experiments import federated, plan
 from equipoise.experiments.cells import CellStore
+from equipoise.experiments.plan import Wanted
+from equipoise.registry import nearest
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Run the rows of tab:3 that have no cell yet."""
+    """Run what has no cell yet."""
     parser = argparse.ArgumentParser(prog="python -m equipoise.experiments.bare")
-    parser.add_argument("tasks", nargs="+")
-    parser.add_argument("--methods", default=",".join((*federated.METHODS, federated.EXACT_FERERO)))
-    parser.add_argument("--seeds", default=",".join(map(str, federated.SEEDS)))
+    parser.add_argument("names", nargs="+", help="tasks, or tables on CIFAR-10: " + ", ".join(plan.GROUPS))
+    parser.add_argument("--methods", help="separated by commas; all rows if not given")
+    parser.add_argument("--seeds", help="separated by commas; the task's own if not given")
     parser.add_argument("--preset", choices=("published", "text"), default="published")
     parser.add_argument("--rounds", type=int)
     parser.add_argument("--data", type=Path)
     parser.add_argument("--out", type=Path, default=Path("cells"))
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--precision", choices=("float32", "tf32", "bfloat16"))
+    parser.add_argument("--limit-s", type=float, help="stop after so many seconds")
     chosen = parser.parse_args(arguments)
+    deadline = None if chosen.limit_s is None else time.monotonic() + chosen.limit_s
     store = CellStore(chosen.out, ())
-    seeds = [int(seed) for seed in chosen.seeds.split(",")]
-    for task in chosen.tasks:
-        rows = [federated.row(name, task, chosen.preset) for name in chosen.methods.split(",")]
-        for job in federated.missing(store, task, rows, seeds, chosen.preset, chosen.rounds, chosen.precision):
-            began = time.perf_counter()
-            federated.run(store, job, device=chosen.device, folder=chosen.data)
-            print(f"{task}: {job.method.weighting}: {time.perf_counter() - began:.1f} s", flush=True)
+    for one in list(_wanted(chosen)):
+        seeds = [int(seed) for seed in chosen.seeds.split(",")] if chosen.seeds else federated.seeds_of(one.task_name)
+        precision = federated.precision_of(one.task_name, chosen.precision)
+        jobs = federated.absent(store, one.task_name, one.task, [one.row], seeds, precision, one.preference)
+        for job in jobs:
+            began = time.monotonic()
+            if deadline is not None and began >= deadline:
+                print("time is up: what is left was not begun", flush=True)
+                sys.exit(3)
+            try:
+                federated.run(store, job, device=chosen.device, folder=chosen.data, deadline=deadline)
+            except TimeoutError as error:
+                print(f"{job.label}: {error}; kept in {store.folder / 'unfinished'}", flush=True)
+                sys.exit(3)
+            seconds = time.monotonic() - began
+            print(f"{job.label}: seeds {', '.join(map(str, job.seeds))}: {seconds:.1f} s", flush=True)
+
+
+def _wanted(chosen: argparse.Namespace) -> Iterator[Wanted]:
+    """The rows that were asked for, in the order of the names."""
+    methods = chosen.methods.split(",") if chosen.methods else None
+    for name in chosen.names:
+        if name in plan.GROUPS:
+            rows = plan.wanted(name, chosen.preset, chosen.rounds)
+            yield from (one for one in rows if methods is None or one.row.name in methods)
+        elif name in federated.tasks():
+            task = federated.sized(federated.tasks(chosen.preset)[name], chosen.rounds)
+            for method in methods or (*federated.METHODS, federated.EXACT_FERERO):
+                yield Wanted(name, task, federated.row(method, name, chosen.preset))
+        else:
+            known = nearest(name, (*federated.tasks(), *plan.GROUPS))
+            raise UnknownNameError(f"name must be a task or a table on CIFAR-10; found {name!r}; nearest: {known}")
 
 
 if __name__ == "__main__":

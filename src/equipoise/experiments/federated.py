@@ -1,4 +1,4 @@
-"""Section 4.2 and appendix B.2 of the paper: the federated experiments (tab:3, tab:4, fig:3, fig:5 to fig:7).
+"""Section 4.2 and appendix B.2 of the paper: the federated experiments, their tasks, rows and cells.
 
 Tasks and rows are data. Two presets: `published`, what produced the paper's tables, and `text`, what the
 paper's text says. Where they differ is explained in docs/federated.md.
@@ -7,8 +7,9 @@ paper's text says. Where they differ is explained in docs/federated.md.
 import platform
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, cast
 
 import torch
 
@@ -21,6 +22,7 @@ from equipoise.federated import (
     Dense,
     Evaluation,
     LocalWork,
+    LossSource,
     PartialClass,
     Precision,
     ResNet18,
@@ -30,6 +32,7 @@ from equipoise.federated import (
     simulate,
 )
 from equipoise.federated import Result as Simulated
+from equipoise.federated import outputs as usual_outputs
 from equipoise.registry import Method, Named, methods, nearest
 from equipoise.simplex import Entropic, Euclidean
 from equipoise.transform import PropFair
@@ -43,12 +46,18 @@ from equipoise.weighting import (
     FedFV,
     FedMGDAPlus,
     Linear,
+    Momentum,
+    Relative,
     SmoothTchebycheff,
     Tchebycheff,
 )
 
 Preset = Literal["published", "text"]
-Output = Literal["last", "average", "adaptive"]
+Output = Literal["last", "average", "adaptive", "own"]
+"""What a trajectory gives; "own" is that of the method's conversion, where it is none of the other three."""
+Preference = tuple[float, ...]
+EvaluationData = Literal["mini", "full", "val"]
+"""On what the losses are taken that feed λ and the dominance test (tab:ablation2)."""
 
 SEEDS = (0, 25, 37, 42, 53, 81, 119, 1010, 1201, 2003)
 METHODS = (
@@ -59,8 +68,14 @@ METHODS = (
 EXACT_FERERO = "FERERO (exact)"
 """Beside the paper's FERERO, whose settings leave it next to LS."""
 
+MOMENTUM = "STCH w/ momentum"
+
 EVERY = 5
 """Rounds between two evaluations, for the curves."""
+CIFAR_PRECISION: Precision = "bfloat16"
+"""Of the layers' products of the runs on CIFAR-10, if nothing else is asked for: half the time of TF32."""
+PREFERENCES: tuple[Preference, ...] = ((0.5, 0.5), (0.75, 0.25), (0.25, 0.75))
+"""Those of the two clients (tab:new)."""
 
 
 # ------------------------------------------------------------------------------- tasks
@@ -97,6 +112,32 @@ _BASE = {
 _PUBLISHED: dict[str, Any] = {"loss": "trajectory", "average": "after", "batch_norm": "batch"}
 
 
+def seeds_of(task: str) -> tuple[int, ...]:
+    """The seeds that a task is run with: the paper's ten; the first three of them for digits and CIFAR-10."""
+    return SEEDS if task.startswith("mnist") else SEEDS[:3]
+
+
+def precision_of(task: str, asked: Precision | None = None) -> Precision | None:
+    """The precision that a task is run with: the one asked for, else `CIFAR_PRECISION` or the engine's choice."""
+    return asked or (CIFAR_PRECISION if task.startswith("cifar") else None)
+
+
+def evaluated_on(task: Task, data: EvaluationData, preset: Preset = "published") -> Task:
+    """A task whose losses for λ and dominance come from other data: an ablation of the paper.
+
+    "mini" are mini-batches, as everywhere; "full" all training samples of a client; "val" half of its test samples,
+    the other half of which is then what it is tested on.
+    """
+    mini, full, val = _SOURCES[preset]
+    return replace(task, loss={"mini": mini, "full": full, "val": val}[data])
+
+
+_SOURCES: dict[Preset, tuple[LossSource, LossSource, LossSource]] = {
+    "published": ("trajectory", "full-updated", "validation-trajectory"),
+    "text": ("received", "full", "validation"),
+}
+
+
 # ------------------------------------------------------------------------------- rows
 @dataclass(frozen=True)
 class Row:
@@ -121,6 +162,7 @@ _TUNED: dict[str, dict[str, tuple[float, ...]]] = {
         "FedFV": (0.2, 0.2, 0.2),
         "FedFV τ": (1, 1, 1),
         "STCH": (0.01, 0.01, 0.01),
+        MOMENTUM: (0.01, 0.01, 0.01),
         "ExcessMTL": (1.0, 1.0, 1.0),
         "AdaExcessMTL": (0.3, 1.0, 1.0),
         "OMDgd-TCH": (0.03, 0.01, 0.01),
@@ -135,6 +177,7 @@ _TUNED: dict[str, dict[str, tuple[float, ...]]] = {
         "FedFV": (0.2, 0.1, 0.2),
         "FedFV τ": (1, 0, 1),
         "STCH": (0.01, 0.03, 0.03),
+        MOMENTUM: (0.01, 0.03, 0.01),
         "ExcessMTL": (1.0, 0.1, 0.1),
         "AdaExcessMTL": (0.1, 0.03, 0.001),
         "OMDgd-TCH": (1.0, 0.01, 0.01),
@@ -143,7 +186,8 @@ _TUNED: dict[str, dict[str, tuple[float, ...]]] = {
         "AdaOMDeg-TCH": (0.3, 0.03, 0.03),
     },
 }
-"""tab:2: the best values for rotation, C = 2 and C = 5. Digits take those of MNIST."""
+"""tab:2: the best values for rotation, C = 2 and C = 5. Digits take those of MNIST, two clients those of rotation.
+STCH with momentum is in tab:stch alone, on CIFAR-10; on MNIST it takes the value of STCH."""
 
 _STEPS = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0)
 ATTEMPTED: dict[str, tuple[float, ...]] = {
@@ -174,7 +218,7 @@ def row(name: str, task: str, preset: Preset = "published", value: float | None 
     """A method as tab:3 has it on a task.
 
     Args:
-        name: A name of METHODS, or EXACT_FERERO; any other method of the registry comes with its settings there.
+        name: A name of METHODS, EXACT_FERERO or MOMENTUM; any other method of the registry has its settings there.
         task: A name of `tasks`.
         preset: Which settings.
         value: Its hyper-parameter, instead of the best one of tab:2.
@@ -202,8 +246,18 @@ def row(name: str, task: str, preset: Preset = "published", value: float | None 
         ),
         "FedMGDA+": (lambda: Method(FedMGDAPlus(_given(x), "models"), Last()), "last"),
         "FedFV": (lambda: Method(FedFV(_given(x), int(_given(tuned("FedFV τ", task)))), Last()), "last"),
-        "TCH": (lambda: Method(Tchebycheff(), Last()), "last"),
+        # With a preference the two-client runs of the paper move to the model of the worst client, whatever its w.
+        "TCH": (
+            lambda: Method(Tchebycheff("unit") if published and task == "cifar-two" else Tchebycheff(), Last()),
+            "last",
+        ),
         "STCH": (lambda: Method(SmoothTchebycheff(_given(x)), Last()), "last"),
+        MOMENTUM: (
+            lambda: Method(
+                Momentum(SmoothTchebycheff(_given(x)), "released" if published else "bounded_drift"), Last()
+            ),
+            "last",
+        ),
         "EPO": (
             lambda: Method(EPO(normalize=False, fallback="preference") if published else EPO(), Last()),
             "last",
@@ -226,6 +280,19 @@ def row(name: str, task: str, preset: Preset = "published", value: float | None 
     return Row(name, others[name], _reported(others[name].conversion))
 
 
+def by_ratios(row: Row, preset: Preset = "published") -> Row:
+    """A row whose weights are updated with the ratios f_i/f_i⁽⁰⁾ (tab:ratio).
+
+    LS has no weights to update. In `published` AdaOMDeg has the ratio in the first round alone.
+    """
+    if isinstance(row.method.weighting, Linear):
+        return row
+    span: Literal["always", "first"] = "always"
+    if preset == "published" and row.name == "AdaOMDeg-TCH":
+        span = "first"
+    return replace(row, method=replace(row.method, weighting=Relative(row.method.weighting, span)))
+
+
 def known_names() -> tuple[str, ...]:
     """Every method that `row` knows, those of tab:3 first."""
     return tuple(dict.fromkeys((*METHODS, EXACT_FERERO, *methods())))
@@ -233,9 +300,10 @@ def known_names() -> tuple[str, ...]:
 
 def _reported(conversion: Conversion[Any]) -> Output:
     """The output of a trajectory that a conversion is."""
-    if isinstance(conversion, Adaptive):
-        return "adaptive"
-    return "average" if isinstance(conversion, Average) else "last"
+    for name, usual in usual_outputs().items():
+        if conversion == usual:
+            return cast("Output", name)
+    return "own"
 
 
 def _given(value: float | None) -> float:
@@ -258,17 +326,38 @@ class Job(NamedTuple):
     method: Method
     seeds: tuple[int, ...]
     precision: Precision | None = None
+    preference: Preference | None = None
 
     def spec(self, seed: int) -> Spec:
         """That of the cell of one seed."""
-        return spec(self.task, self.method, seed, self.precision)
+        return spec(self.task, self.method, seed, self.precision, self.preference)
+
+    @property
+    def label(self) -> str:
+        """What it is, in a line."""
+        wanted = "" if self.preference is None else f", preference {', '.join(f'{w:g}' for w in self.preference)}"
+        return f"{self.task_name}: {self.method.weighting}{wanted}, {self.task.loss} loss"
 
 
-def spec(task: Task, method: Method, seed: int, precision: Precision | None = None) -> Spec:
+def spec(
+    task: Task,
+    method: Method,
+    seed: int,
+    precision: Precision | None = None,
+    preference: Preference | None = None,
+) -> Spec:
     """Everything that decides a cell's result.
 
-    The device is not part of it, nor whether products are in float32 or TF32: they decide rounding only.
+    The device is not part of it, nor whether products are in float32 or TF32: they decide rounding only. What most
+    cells do not have is only named where it is there.
     """
+    more: Spec = {}
+    if preference is not None:
+        more["preference"] = list(preference)
+    if _reported(method.conversion) == "own":
+        more["conversion"] = repr(method.conversion)
+    if _costly(task):
+        more["evaluated"] = {"parts": ["test"], "first": True}
     return {
         "experiment": "federated",
         "task": repr(task),
@@ -277,7 +366,13 @@ def spec(task: Task, method: Method, seed: int, precision: Precision | None = No
         "seed": seed,
         "precision": "bfloat16" if precision == "bfloat16" else "float32",
         "every": EVERY,
+        **more,
     }
+
+
+def _costly(task: Task) -> bool:
+    """Whether evaluation on all training samples every few rounds would take as long as the rounds."""
+    return task.data == "cifar10"
 
 
 def missing(
@@ -300,14 +395,15 @@ def absent(
     rows: Sequence[Row],
     seeds: Sequence[int],
     precision: Precision | None = None,
+    preference: Preference | None = None,
 ) -> list[Job]:
-    """The same for a task that was changed."""
+    """The same for a task that was changed, or with a preference."""
     jobs: dict[str, Job] = {}
     for one in rows:
-        method = one.method
-        left = tuple(seed for seed in seeds if store.read(spec(task, method, seed, precision)) is None)
+        job = Job(task_name, task, one.method, tuple(seeds), precision, preference)
+        left = tuple(seed for seed in seeds if store.read(job.spec(seed)) is None)
         if left:
-            jobs[repr((method.weighting, method.transform))] = Job(task_name, task, method, left, precision)
+            jobs[repr(job.spec(left[0]))] = job._replace(seeds=left)
     return list(jobs.values())
 
 
@@ -323,6 +419,7 @@ def run(
     device: str = "cpu",
     folder: Path | None = None,
     together: int | None = None,
+    deadline: float | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> None:
     """Run a trajectory for its seeds and store a cell for each.
@@ -333,7 +430,11 @@ def run(
         device: Where.
         folder: Where to look for data first.
         together: How many seeds at a time; one on a CPU, all on a GPU, if not given.
+        deadline: When to stop, as `time.monotonic` counts.
         progress: Called after every round with the number of rounds done, over all seeds.
+
+    Raises:
+        TimeoutError: The deadline has passed; the rounds done are in a checkpoint, from which the next run goes on.
     """
     size = together or (len(job.seeds) if device.startswith("cuda") else 1)
     for start in range(0, len(job.seeds), size):
@@ -349,11 +450,16 @@ def run(
             job.task,
             job.method,
             seeds=seeds,
+            preference=job.preference,
+            conversions=_outputs(job.method),
             folder=folder,
             device=device,
             precision=job.precision,
             evaluate_every=EVERY,
+            evaluate_parts=("test",) if _costly(job.task) else ("train", "test"),
+            evaluate_first=_costly(job.task),
             checkpoint=part,
+            deadline=deadline,
             progress=count,
         )
         for k, seed in enumerate(seeds):
@@ -361,29 +467,55 @@ def run(
         part.unlink(missing_ok=True)
 
 
+def _outputs(method: Method) -> dict[str, Conversion[Any]]:
+    """The three outputs that every cell has, and the method's own where it is another."""
+    own = {"own": method.conversion} if _reported(method.conversion) == "own" else {}
+    return {**usual_outputs(), **own}
+
+
 def cell(found: Simulated, k: int, device: str) -> Result:
-    """What is kept of one seed: metrics of every output, curves, and every fifth round's weights."""
+    """What is kept of one seed: metrics of every output, curves, and every fifth round's weights.
+
+    Where outputs were evaluated after the first round, their scores then are kept too ("first"). Where they were not
+    evaluated on training samples along the way, the curve's training loss is that of the trajectory: the worst
+    client's of the losses which fed the server in that round; "round_loss" has it for every round.
+    """
     kept = slice(EVERY - 1, None, EVERY)
+    fed = metrics.agnostic_loss(found.history.losses[:, k].nan_to_num(0.0).cpu())  # an absent client feeds nothing
+    first = {
+        name: scores(point.test, k)
+        for name, points in found.curves.items()
+        for point in points[:1]
+        if point.round == 1 and point.test is not None
+    }
+    along = all(point.train is not None for points in found.curves.values() for point in points)
     return {
         "outputs": {
             name: {"train": scores(found.train[name], k), "test": scores(found.test[name], k)} for name in found.test
         },
         "untrained": scores(found.untrained, k),
-        "curves": {name: _curve(points, k) for name, points in found.curves.items()},
+        **({"first": first} if first else {}),
+        "curves": {name: _curve(points, k, fed) for name, points in found.curves.items()},
+        **({} if along else {"round_loss": _short(fed)}),
         "coefficients": _short(found.history.coefficients[kept, k]),
         "archive": found.history.archive[kept, k].tolist(),
         "seconds_per_round": found.seconds / len(found.history.losses) / found.test["last"].losses.shape[0],
         "device": torch.cuda.get_device_name() if device.startswith("cuda") else platform.machine(),
+        "date": datetime.now(UTC).date().isoformat(),
     }
 
 
-def _curve(points: Curve, k: int) -> dict[str, list[float]]:
+def _curve(points: Curve, k: int, fed: torch.Tensor) -> dict[str, list[float]]:
     """The worst client's losses and the accuracy of one seed, over the rounds."""
+    tests = [point.test for point in points if point.test is not None]
     return {
-        "round": [done for done, _, _ in points],
-        "train_loss": [_short(metrics.agnostic_loss(train.losses[k])) for _, train, _ in points],
-        "test_loss": [_short(metrics.agnostic_loss(test.losses[k])) for _, _, test in points],
-        "test_accuracy": [_short(metrics.average_accuracy(test.correct[k], test.counts[k])) for _, _, test in points],
+        "round": [point.round for point in points],
+        "train_loss": [
+            _short(fed[point.round - 1] if point.train is None else metrics.agnostic_loss(point.train.losses[k]))
+            for point in points
+        ],
+        "test_loss": [_short(metrics.agnostic_loss(test.losses[k])) for test in tests],
+        "test_accuracy": [_short(metrics.average_accuracy(test.correct[k], test.counts[k])) for test in tests],
     }
 
 

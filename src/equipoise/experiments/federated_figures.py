@@ -27,7 +27,7 @@ LABELS: dict[Metric, str] = {
 MARKERS: dict[str, str] = {
     "LS": "o", "qFFL": "s", "PropFair": "v", "FedMGDA+": "^", "FedFV": "P", "TCH": "X", "STCH": "d", "EPO": "<",
     "FERERO": ">", "FERERO (exact)": "*", "ExcessMTL": "h", "AdaExcessMTL": "H",
-    "OMDgd-TCH": "o", "AdaOMDgd-TCH": "D", "OMDeg-TCH": "s", "AdaOMDeg-TCH": "p",
+    "OMDgd-TCH": "o", "AdaOMDgd-TCH": "D", "OMDeg-TCH": "s", "AdaOMDeg-TCH": "p", "equipoise": "*",
 }  # fmt: skip
 
 _DASHES = {"OMDgd-TCH": "--", "OMDeg-TCH": ":", "ExcessMTL": "--"}
@@ -43,7 +43,7 @@ def curves(tasks: Tasks) -> Figure:
     for (task, entries), row in zip(tasks, grid, strict=True):
         for axes, part in zip(row, ("train", "test"), strict=True):
             for entry in entries:
-                rounds, losses = _curve(entry, f"{part}_loss")
+                rounds, losses = _along(entry) if part == "train" else _curve(entry, "test_loss")
                 mean, std = losses.mean(0), losses.std(0)
                 axes.plot(rounds, mean, **_line(entry.row.name))
                 if len(losses) > 1:
@@ -52,7 +52,7 @@ def curves(tasks: Tasks) -> Figure:
                         color=_colour(entry.row.name), alpha=0.13, lw=0,
                     )  # fmt: skip
             _over_rounds(axes)
-            axes.set_title(f"{task}, {'training' if part == 'train' else 'test'}")
+            axes.set_title(f"{task}, {_training(entries) if part == 'train' else 'test'}")
         row[0].set_ylabel("worst client's loss")
     _legend(figure, tasks, line=True, mark=False)
     return figure
@@ -64,10 +64,11 @@ def conversion(tasks: Tasks) -> Figure:
     figure, grid = _panels(len(tasks), 2, (3.1, 2.5))
     for (task, entries), (left, right) in zip(tasks, grid, strict=True):
         for entry in entries:
-            rounds, losses = _curve(entry, "train_loss")
+            rounds, losses = _along(entry)
             left.plot(rounds, losses[0], **_line(entry.row.name))
         _over_rounds(left)
-        left.set(ylabel="worst client's training loss", title=f"{task}, seed {entries[0].seeds[0]}")
+        left.set(ylabel="worst client's training loss")
+        left.set_title(f"{task}, {'' if _training(entries) == 'training' else 'local, '}seed {entries[0].seeds[0]}")
         _scatter(right, entries)
         count = len(entries[0].seeds)
         right.set_title(f"{task}, {count} seed{'s' if count > 1 else ''}")
@@ -123,9 +124,10 @@ def all_methods(tasks: Tasks) -> Figure:
                 mean, std = entry.score(metric)
                 colour = _colour(entry.row.name)
                 axes.errorbar(mean, place, xerr=std, fmt="o", color=colour, ms=5, lw=1.4, capsize=2)
-                if entry.paper is not None and entry.claimed:
+                theirs = getattr(entry.paper, metric, None)
+                if theirs is not None and entry.claimed:
                     compared = True
-                    axes.plot(getattr(entry.paper, metric).mean, place, "|", color="black", ms=9, mew=1.2)
+                    axes.plot(theirs.mean, place, "|", color="black", ms=9, mew=1.2)
             _guides(axes)
             arrow = "→ better" if metric == "accuracy" else "← better"
             axes.set_xlabel(f"{LABELS[metric]}  ({arrow})")
@@ -189,6 +191,20 @@ def _curve(entry: Entry, key: str) -> tuple[NDArray[np.int64], NDArray[np.float6
     """Rounds (n,) and the values of every seed (S, n)."""
     curves = [result["curves"][entry.row.output] for result in entry.results]
     return np.array(curves[0]["round"]), np.array([curve[key] for curve in curves])
+
+
+def _along(entry: Entry) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    """The worst client's training loss: of the output if it was measured, else of the trajectory, round by round."""
+    if all("round_loss" in result for result in entry.results):
+        losses = np.array([result["round_loss"] for result in entry.results])
+        return np.arange(1, losses.shape[1] + 1), losses
+    return _curve(entry, "train_loss")
+
+
+def _training(entries: Sequence[Entry]) -> str:
+    """Which training loss `_along` is."""
+    measured = not any("round_loss" in result for entry in entries for result in entry.results)
+    return "training" if measured else "local training"
 
 
 def _over_rounds(axes: Axes) -> None:

@@ -1,24 +1,18 @@
 """What `equipoise reproduce` shows of the federated experiments: tables and figures of section 4.2 and appendix B.2."""
 
-import os
-import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from pathlib import Path
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
-import torch
 from matplotlib.figure import Figure
-from rich import box
-from rich.console import Console
 from rich.table import Table
 
-from equipoise.errors import NonFiniteLossError
-from equipoise.experiments import federated, federated_figures, figures, paper
-from equipoise.experiments.cells import CellStore
-from equipoise.experiments.federated import EXACT_FERERO, METHODS, Job
-from equipoise.experiments.federated_tables import METRICS, Entry, Metric, as_json, entries, paired, seeds_of
+from equipoise.experiments import federated, federated_figures, figures, paper, plan
+from equipoise.experiments.computing import gather
+from equipoise.experiments.federated import EXACT_FERERO, METHODS, SEEDS
+from equipoise.experiments.federated_tables import METRICS, Entry, Metric, as_json, paired
 from equipoise.experiments.paper import Score
-from equipoise.experiments.request import Item, Request, bar, say, wrote, wrote_json
+from equipoise.experiments.plan import CIFAR, TABLES, Wanted
+from equipoise.experiments.request import Item, Request, say, wrote
+from equipoise.experiments.sheets import MARKS, Page, Sheet, grid
 
 MNIST = ("mnist-rotation", "mnist-class2", "mnist-class5")
 DIGITS = ("digits-rotation", "digits-class2", "digits-class5")
@@ -28,16 +22,31 @@ HEADS: dict[Metric, str] = {
     "accuracy_parity": "accuracy parity ↓",
 }
 """The metrics as heads of columns."""
-_MARKS = {True: "✓", False: "✗", None: " "}
+_DIGITS: dict[Metric, int] = {"accuracy": 2, "agnostic_loss": 3, "accuracy_parity": 2}
+"""After the point, in Markdown."""
 
 
 def items() -> dict[str, Item]:
     """Tables and figures by their names on the command line."""
     figure = frozenset({"task", "methods", "seeds", "rounds", "device", "precision", "data"})
-    table = figure | {"json_file"}
+    table = figure | {"json_file", "markdown_file"}
+    kept = table - {"task"}
     return {
         "table-mnist": Item(
             "tab:3", "appendix B.2", "Fifteen methods on MNIST, three ways of dealing it", _table_mnist, table
+        ),
+        "table-cifar": Item(
+            "tab:3", "appendix B.2", "Fifteen methods on CIFAR-10, three ways of dealing it", _table_cifar, table
+        ),
+        "table-adaptive": Item(
+            "tab:adaptive", "section 4.2", "OMD-TCH and AdaOMD-TCH on CIFAR-10", _table_adaptive, table
+        ),
+        "table-stch": Item("tab:stch", "section 4.2", "AdaOMD-TCH and STCH on CIFAR-10", _table_stch, table),
+        "table-ablation": Item(
+            "tab:ablation", "appendix B.2", "The adaptive conversion for LS and TCH", _table_ablation, table
+        ),
+        "table-evaluation-data": Item(
+            "tab:ablation2", "appendix B.2", "Losses from mini-batches, all or held-out data", _table_evaluation, kept
         ),
         "table-time": Item("tab:4", "appendix B.2", "Training time per round", _table_time, table),
         "table-digits": Item("-", "-", "Fifteen methods on digits: minutes, no download", _table_digits, table),
@@ -50,192 +59,208 @@ def items() -> dict[str, Item]:
     }
 
 
-# ------------------------------------------------------------------------------- cells
-def compute(
-    console: Console,
-    store: CellStore,
-    jobs: Sequence[Job],
-    *,
-    device: str = "cpu",
-    folder: Path | None = None,
-) -> list[tuple[Job, NonFiniteLossError]]:
-    """Run what is missing, with a progress bar.
-
-    Returns:
-        The jobs in which a client's loss was not finite: they stopped, the others were done.
-    """
-    failed = []
-    total = sum(len(job.seeds) * job.task.rounds for job in jobs)
-    done = 0
-    started = time.perf_counter()
-    with bar(console) as shown:
-        task = shown.add_task("rounds", total=total)
-        for job in jobs:
-            label = f"{job.task_name}, {type(job.method.weighting).__name__}"
-
-            def show(rounds: int, done: int = done, label: str = label) -> None:
-                shown.update(task, description=label, completed=done + rounds)
-
-            small = job.task.data == "digits"
-            try:
-                with _threads(1 if small else os.cpu_count() or 1):
-                    federated.run(
-                        store,
-                        job,
-                        device=device,
-                        folder=folder,
-                        together=len(job.seeds) if small else None,
-                        progress=show,
-                    )
-            except NonFiniteLossError as error:
-                failed.append((job, error))
-            done += len(job.seeds) * job.task.rounds
-    if jobs:
-        say(console, f"computed in {time.perf_counter() - started:.0f} s; kept in {store.folder}")
-    return failed
-
-
-@contextmanager
-def _threads(number: int) -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(number)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
-
-
-def _entries(request: Request, tasks: Sequence[str], methods: Sequence[str]) -> list[Entry]:
-    """The entries that were asked for, after computing what is missing."""
-    tasks, methods = request.task or tasks, request.methods or methods
-    store, preset = request.store, request.preset
-    jobs = []
-    for name in tasks:
-        rows = [federated.row(method, name, preset) for method in methods]
-        seeds = request.seeds or seeds_of(name)
-        jobs += federated.missing(store, name, rows, seeds, preset, request.rounds, request.precision)
-    device = request.device or "cpu"
-    if jobs:
-        runs = sum(len(job.seeds) for job in jobs)
-        say(request.console, f"{runs} runs are missing and are made now, on {device}; what is finished is kept")
-    failed = compute(request.console, store, jobs, device=device, folder=request.data)
-    for job, error in failed:
-        say(request.console, f"left out: {job.task_name}, {job.method.weighting}: {error}")
-    return entries(store, tasks, methods, request.seeds, preset, request.rounds, request.precision)
+def wanted(request: Request, tasks: Sequence[str], methods: Sequence[str]) -> list[Wanted]:
+    """Rows on tasks, those of the request if it names any."""
+    rows = plan.rows(request.task or tasks, request.methods or methods, request.preset)
+    return [one._replace(task=federated.sized(one.task, request.rounds)) for one in rows]
 
 
 # ------------------------------------------------------------------------------- tab:3
 def _table_mnist(request: Request) -> None:
-    found = _entries(request, MNIST, (*METHODS, EXACT_FERERO))
-    for task, rows in _by_task(found):
-        request.console.print(_beside_paper(task, rows))
+    page = Page(request, "table-mnist", "The federated table on MNIST (tab:3)")
+    _scores(page, "tab:3", wanted(request, MNIST, (*METHODS, EXACT_FERERO)))
+
+
+def _table_cifar(request: Request) -> None:
+    page = Page(request, "table-cifar", "The federated table on CIFAR-10 (tab:3)")
+    _scores(page, "tab:3", wanted(request, CIFAR, TABLES["table-cifar"]))
+
+
+def _table_adaptive(request: Request) -> None:
+    page = Page(request, "table-adaptive", "OMD-TCH and AdaOMD-TCH (tab:adaptive)")
+    bases = {"AdaOMDgd-TCH": "OMDgd-TCH", "AdaOMDeg-TCH": "OMDeg-TCH"}
+    _scores(page, "tab:adaptive", wanted(request, CIFAR, TABLES["table-adaptive"]), bases)
+
+
+def _table_stch(request: Request) -> None:
+    page = Page(request, "table-stch", "AdaOMD-TCH and STCH (tab:stch)")
+    names = TABLES["table-stch"]
+    bases = {name: "STCH" for name in names if name != "STCH"}
+    note = "The paper prints no deviations for STCH w/ momentum: those of STCH in tab:3 are taken."
+    _scores(page, "tab:stch", wanted(request, CIFAR, names), bases, note)
+
+
+def _table_ablation(request: Request) -> None:
+    page = Page(request, "table-ablation", "The adaptive conversion for LS and TCH (tab:ablation)")
+    note = (
+        "The paper prints no deviations and no agnostic loss for AdaLS and AdaTCH: the deviations of LS and TCH in "
+        "tab:3 are taken. LS and AdaLS, TCH and AdaTCH are two outputs of one run."
+    )
+    bases = {"AdaLS": "LS", "AdaTCH": "TCH", "AdaOMDgd-TCH": "TCH"}
+    _scores(page, "tab:ablation", wanted(request, CIFAR, TABLES["table-ablation"]), bases, note)
+
+
+def _table_evaluation(request: Request) -> None:
+    page = Page(
+        request, "table-evaluation-data", "On what the losses for weights and dominance are taken (tab:ablation2)"
+    )
+    rows = plan.wanted("table-evaluation-data", request.preset, request.rounds)
+    kept = [one for one in rows if request.methods is None or one.row.name in request.methods]
+    bases = {one.name: f"{one.row.name}, mini" for one in kept if one.column != "mini"}
+    note = (
+        "The paper prints no deviations here: those of the method in tab:3 are taken. With val the test set is the "
+        "other half of the test samples."
+    )
+    _scores(page, "tab:ablation2", kept, bases, note)
+
+
+def _scores(
+    page: Page, label: str, rows: Sequence[Wanted], bases: Mapping[str, str] | None = None, note: str = ""
+) -> None:
+    """A table of the three metrics, task by task, beside the paper's."""
+    found = gather(page.request, page.name, rows)
+    for task, entries in _by_task(found):
+        title = f"{label}, {_described(task, entries, page.request)}"
+        page.show(_sheet(title, entries), _beside_paper(title, entries))
+    if note and any(entry.claimed for entry in found):
+        page.say(note)
     if any(entry.row.output == "adaptive" for entry in found):
-        request.console.print(_conversions(found))
-    _verdict(request.console, found)
-    _differences(request.console, found)
-    wrote_json(request.console, request.json_file, as_json(found, request.preset))
+        page.show(_conversions(found))
+    _verdict(page, found)
+    _differences(page, found, bases)
+    page.finish((result for entry in found for result in entry.results), as_json(found, page.request.preset))
 
 
-def _beside_paper(task: str, rows: Sequence[Entry]) -> Table:
+def _sheet(title: str, rows: Sequence[Entry]) -> Sheet:
+    """For Markdown: the paper's numbers in columns of their own."""
+    heads = [text for head in HEADS.values() for text in (head, "paper")]
+    uneven = len({entry.seeds for entry in rows}) > 1
+    lines = []
+    for entry in rows:
+        cells = [entry.row.name, *([str(len(entry.seeds))] if uneven else [])]
+        for metric in METRICS:
+            theirs: Score | None = getattr(entry.paper, metric, None)
+            digits = _DIGITS[metric]
+            cells.append(f"{_score(entry.score(metric), digits)} {MARKS[entry.within(metric)]}")
+            cells.append("" if theirs is None else _score(theirs, digits))
+        lines.append(tuple(cells))
+    return Sheet(title, ("method", *(["seeds"] if uneven else []), *heads), tuple(lines))
+
+
+def _beside_paper(title: str, rows: Sequence[Entry]) -> Table:
     compared = any(entry.within(metric) is not None for entry in rows for metric in METRICS)
     marks = "; ✓: within two of the paper's standard deviations" if compared else ""
-    table = _grid(f"tab:3, {_described(task, rows)}{marks}", ("method", *HEADS.values()))
+    uneven = len({entry.seeds for entry in rows}) > 1
+    table = grid(f"{title}{marks}", ("method", *(["seeds"] if uneven else []), *HEADS.values()))
     for entry in rows:
-        known = entry.paper is not None
-        table.add_row(
-            f"{entry.row.name}\n[dim]paper[/dim]" if known else entry.row.name,
-            *(
-                f"{_score(entry.score(metric))} {_MARKS[entry.within(metric)]}"
-                + (f"\n[dim]{_score(getattr(entry.paper, metric))}  [/dim]" if known else "")
-                for metric in METRICS
-            ),
-        )
+        cells = []
+        for metric in METRICS:
+            theirs: Score | None = getattr(entry.paper, metric, None)
+            below = "" if theirs is None else f"\n[dim]{_score(theirs)}  [/dim]"
+            cells.append(f"{_score(entry.score(metric))} {MARKS[entry.within(metric)]}{below}")
+        name = entry.row.name if entry.paper is None else f"{entry.row.name}\n[dim]paper[/dim]"
+        table.add_row(name, *([str(len(entry.seeds))] if uneven else []), *cells)
     return table
 
 
-def _conversions(found: Sequence[Entry]) -> Table:
+def _conversions(found: Sequence[Entry]) -> Sheet:
     """The Ada rows: what the conversion gives beside the last model."""
     heads = ("task", "method", "accuracy", "agnostic loss", "parity")
-    table = _grid("adaptive output / last model of the same run", heads)
+    rows = []
     for entry in found:
         if entry.row.output == "adaptive":
             pairs = ([entry.score(metric, output).mean for output in ("adaptive", "last")] for metric in METRICS)
-            digits = (2, 3, 2)
-            cells = (f"{ours:.{n}f} / {last:.{n}f}" for (ours, last), n in zip(pairs, digits, strict=True))
-            table.add_row(entry.task, entry.row.name, *cells)
-    return table
+            cells = (f"{ours:.{n}f} / {last:.{n}f}" for (ours, last), n in zip(pairs, _DIGITS.values(), strict=True))
+            rows.append((entry.task, entry.row.name, *cells))
+    return Sheet("adaptive output / last model of the same run", heads, tuple(rows))
 
 
-def _verdict(console: Console, found: Sequence[Entry]) -> None:
+def _verdict(page: Page, found: Sequence[Entry]) -> None:
     """How many numbers are the paper's, and which are not."""
     claimed = [(entry, metric) for entry in found for metric in METRICS if entry.within(metric) is not None]
+    if not found:
+        page.say("there are no runs to show yet")
+        return
     if not claimed:
-        say(console, "settings or rounds are not those of the paper's table: nothing is claimed")
+        page.say("settings or rounds are not those of the paper's table: nothing is claimed")
         return
     outside = [(entry, metric) for entry, metric in claimed if not entry.within(metric)]
-    seeds = len(claimed[0][0].seeds)
-    say(
-        console,
+    counts = sorted({len(entry.seeds) for entry, _ in claimed})
+    page.say(
         f"{len(claimed) - len(outside)} of {len(claimed)} numbers within two of the paper's standard deviations, "
         f"{sum(abs(entry.deviations(metric) or 0) <= 1 for entry, metric in claimed)} within one; "
-        f"{seeds} seed{'s' if seeds > 1 else ''}",
+        f"{' to '.join(map(str, dict.fromkeys((counts[0], counts[-1]))))} seed{'s' if counts[-1] > 1 else ''}",
     )
-    for entry, metric in outside:
-        theirs = getattr(entry.paper, metric)
-        say(
-            console,
+    page.list(
+        [
             f"outside: {entry.row.name} on {entry.task}, {metric}: {_score(entry.score(metric))}, "
-            f"paper {_score(theirs)}, {entry.deviations(metric):+.1f} of its deviations",
-        )
+            f"paper {_score(getattr(entry.paper, metric))}, {entry.deviations(metric):+.1f} of its deviations"
+            for entry, metric in outside
+        ]
+    )
 
 
-def _differences(console: Console, found: Sequence[Entry]) -> None:
-    """The partial-class cells by their difference to LS: which classes a client draws moves a method and LS alike."""
-    pairs = [pair for pair in paired(found) if "class" in pair.task]
+def _differences(page: Page, found: Sequence[Entry], bases: Mapping[str, str] | None) -> None:
+    """Differences of methods to others on the same seeds: to those named, for all tasks.
+
+    If none are named, to LS, for partial classes: which classes a client draws moves a method and LS alike.
+    """
+    pairs = [pair for pair in paired(found, bases) if bases is not None or "class" in pair.task]
+    # A deviation of differences takes two seeds that both have.
+    seeds = {(entry.task, entry.row.name): set(entry.seeds) for entry in found}
+    pairs = [pair for pair in pairs if len(seeds[pair.task, pair.method] & seeds[pair.task, pair.base]) > 1]
     for task in dict.fromkeys(pair.task for pair in pairs):
         own = {(pair.method, pair.metric): pair for pair in pairs if pair.task == task}
-        table = _grid(f"{task}: difference to LS on the same seeds", ("method", *HEADS.values()))
+        others = dict.fromkeys(pair.base for pair in own.values())
+        one = next(iter(others)) if len(others) == 1 else None
+        title = f"{task}: difference {f'to {one} ' if one else ''}on the same seeds"
+        rows = []
         for method in dict.fromkeys(name for name, _ in own):
-            cells = (own[method, metric] for metric in METRICS)
-            table.add_row(
-                f"{method}\n[dim]paper[/dim]",
-                *(
-                    f"{p.ours.mean:+.3f}±{p.ours.std:.3f} {_MARKS[p.within]}\n[dim]{p.paper:+.3f}        [/dim]"
-                    for p in cells
-                ),
-            )
-        console.print(table)
+            cells = [own.get((method, metric)) for metric in METRICS]
+            base = next(pair.base for pair in cells if pair is not None)
+            texts: list[str] = []
+            for p in cells:
+                ours = "" if p is None else f"{p.ours.mean:+.3f}±{p.ours.std:.3f} {MARKS[p.within]}"
+                texts += [ours, "" if p is None else f"{p.paper:+.3f}"]
+            rows.append((method if one else f"{method} − {base}", *texts))
+        heads = [text for head in HEADS.values() for text in (head, "paper")]
+        page.show(Sheet(title, ("method", *heads), tuple(rows)))
     if not pairs:
         return
     inside = sum(pair.within for pair in pairs)
-    say(console, f"{inside} of {len(pairs)} of the paper's differences to LS within two standard deviations of ours")
-    for pair in pairs:
-        if not pair.within:
-            ours = f"{pair.ours.mean:+.4f}±{pair.ours.std:.4f}"
-            say(console, f"outside: {pair.method} on {pair.task}, {pair.metric}: {ours}, paper {pair.paper:+.3f}")
+    to = "to LS " if bases is None else ""
+    page.say(f"{inside} of {len(pairs)} of the paper's differences {to}within two standard deviations of ours")
+    page.list(
+        [
+            f"outside: {pair.method} − {pair.base} on {pair.task}, {pair.metric}: "
+            f"{pair.ours.mean:+.4f}±{pair.ours.std:.4f}, paper {pair.paper:+.3f}"
+            for pair in pairs
+            if not pair.within
+        ]
+    )
 
 
 # ------------------------------------------------------------------------------- tab:4
 def _table_time(request: Request) -> None:
-    found = _entries(request, MNIST, METHODS)
+    page = Page(request, "table-time", "Training time per round (tab:4)")
+    found = gather(request, page.name, wanted(request, (*MNIST, *CIFAR), METHODS))
     records = []
     for task, rows in _by_task(found):
         theirs = paper.SECONDS.get(task, {})
         base = next((entry.seconds for entry in rows if entry.row.name == "LS"), None)
-        table = _grid(
-            f"tab:4, {task}: time per round and seed",
-            ("method", "ms", "relative to LS", "paper, ms", "relative to LS"),
-        )
+        lines = []
         for entry in rows:
             name, known = entry.row.name, theirs.get(entry.row.name)
             ours = None if base is None else entry.seconds / base
             reference = None if known is None else known / theirs["LS"]
-            table.add_row(
-                name,
-                f"{1000 * entry.seconds:.2f}",
-                "" if ours is None else f"{ours:.2f}",
-                "" if known is None else f"{1000 * known:.0f}",
-                "" if reference is None else f"{reference:.2f}",
+            lines.append(
+                (
+                    name,
+                    f"{1000 * entry.seconds:.2f}",
+                    "" if ours is None else f"{ours:.2f}",
+                    "" if known is None else f"{1000 * known:.0f}",
+                    "" if reference is None else f"{reference:.2f}",
+                )
             )
             records.append(
                 {
@@ -248,22 +273,24 @@ def _table_time(request: Request) -> None:
                     "devices": sorted({result["device"] for result in entry.results}),
                 }
             )
-        request.console.print(table)
+        heads = ("method", "ms", "relative to LS", "paper, ms", "relative to LS")
+        page.show(Sheet(f"tab:4, {task}: time per round and seed", heads, tuple(lines)))
     devices = sorted({result["device"] for entry in found for result in entry.results})
-    say(
-        request.console,
+    page.say(
         f"Ours: {', '.join(devices)}; rounds only, without evaluation; every run keeps all three outputs, the archive "
         "included; rows of equal step size share one run. The paper's times are another machine's: compare what is "
         "relative to LS.",
     )
-    wrote_json(request.console, request.json_file, records)
+    page.finish((result for entry in found for result in entry.results), records)
 
 
 # ------------------------------------------------------------------------------- digits
 def _table_digits(request: Request) -> None:
-    found = _entries(request, DIGITS, (*METHODS, EXACT_FERERO))
+    page = Page(request, "table-digits", "The federated table on digits")
+    found = gather(request, page.name, wanted(request, DIGITS, (*METHODS, EXACT_FERERO)))
     for task, rows in _by_task(found):
-        table = _grid(f"{_described(task, rows)}; best in bold", ("method", *HEADS.values()))
+        title = _described(task, rows, request)
+        table = grid(f"{title}; best in bold", ("method", *HEADS.values()))
         best = {metric: _best(rows, metric) for metric in METRICS}
         for entry in rows:
             cells = (
@@ -271,10 +298,10 @@ def _table_digits(request: Request) -> None:
                 for metric in METRICS
             )
             table.add_row(entry.row.name, *cells)
-        request.console.print(table)
+        page.show(_sheet(title, rows), table)
     if any(entry.row.output == "adaptive" for entry in found):
-        request.console.print(_conversions(found))
-    wrote_json(request.console, request.json_file, as_json(found, request.preset))
+        page.show(_conversions(found))
+    page.finish((result for entry in found for result in entry.results), as_json(found, request.preset))
 
 
 def _best(rows: Sequence[Entry], metric: Metric) -> Entry:
@@ -294,7 +321,7 @@ def _figure(
     methods: Sequence[str] = METHODS,
     tasks: Sequence[str] = MNIST,
 ) -> None:
-    found = list(_by_task(_entries(request, tasks, methods)))
+    found = list(_by_task(gather(request, name, wanted(request, tasks, methods))))
     if not found:
         say(request.console, "there is nothing to draw")
         return
@@ -332,21 +359,17 @@ def _by_task(found: Sequence[Entry]) -> Iterator[tuple[str, list[Entry]]]:
         yield task, [entry for entry in found if entry.task == task]
 
 
-def _described(task: str, rows: Sequence[Entry]) -> str:
+def _described(task: str, rows: Sequence[Entry], request: Request) -> str:
+    """The task with its seeds, and its precision where that has been chosen."""
+    precision = federated.precision_of(task, request.precision)
+    task = task if precision is None else f"{task}, {precision}"
     seeds = rows[0].seeds
-    if seeds == federated.SEEDS:
+    if any(entry.seeds != seeds for entry in rows):
+        return f"{task}, seeds as there are"
+    if seeds == SEEDS:
         return f"{task}, the paper's ten seeds"
     return f"{task}, seed{'s' if len(seeds) > 1 else ''} {', '.join(map(str, seeds))}"
 
 
-def _score(value: Score) -> str:
-    return f"{value.mean:.3f}±{value.std:.3f}"
-
-
-def _grid(title: str, heads: Sequence[str]) -> Table:
-    """A table of numbers, narrow enough for eighty characters."""
-    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    for head in heads:
-        text = head in {"method", "task"}
-        table.add_column(head, justify="left" if text else "right", no_wrap=True)
-    return table
+def _score(value: Score, digits: int = 3) -> str:
+    return f"{value.mean:.{digits}f}±{value.std:.{digits}f}"

@@ -1,19 +1,22 @@
 """The federated tables as numbers: cells on one side, what the paper prints on the other."""
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
-from equipoise.experiments import federated, paper
+from equipoise.experiments import federated, paper, plan
 from equipoise.experiments.cells import CellStore, Result
-from equipoise.experiments.federated import Output, Preset, Row
-from equipoise.experiments.paper import Score, Scores
+from equipoise.experiments.federated import SEEDS, Output, Preset, Row, seeds_of
+from equipoise.experiments.paper import Score, Scores, SomeScores
+from equipoise.experiments.plan import Wanted
 from equipoise.federated import Precision
 
-__all__ = ["METRICS", "OUTPUTS", "PARTS", "Entry", "Paired", "as_json", "entries", "paired", "score", "seeds_of"]
+__all__ = [
+    "METRICS", "OUTPUTS", "PARTS", "Entry", "Paired", "as_json", "entries", "entries_of", "paired", "score", "seeds_of",
+]  # fmt: skip
 
 Metric = Literal["accuracy", "agnostic_loss", "accuracy_parity"]
 Part = Literal["train", "test"]
@@ -42,8 +45,18 @@ class Entry:
     row: Row
     seeds: tuple[int, ...]
     results: tuple[Result, ...]
-    paper: Scores | None
+    paper: Scores | SomeScores | None
     claimed: bool
+
+    @property
+    def outputs(self) -> tuple[Output, ...]:
+        """Those that its trajectory has."""
+        return (*OUTPUTS, "own") if self.row.output == "own" else OUTPUTS
+
+    def on(self, seeds: Iterable[int]) -> "Entry":
+        """The same with fewer seeds, in their order here."""
+        kept = {seed: result for seed, result in zip(self.seeds, self.results, strict=True) if seed in set(seeds)}
+        return replace(self, seeds=tuple(kept), results=tuple(kept.values()))
 
     def values(self, metric: Metric, output: Output | None = None, part: Part = "test") -> Tensor:
         """A metric of every seed, (S,) float64; by default of the output that the method reports."""
@@ -56,9 +69,9 @@ class Entry:
 
     def deviations(self, metric: Metric) -> float | None:
         """Ours minus the paper's mean, in units of the paper's standard deviation; None where nothing is claimed."""
-        if self.paper is None or not self.claimed:
+        theirs: Score | None = getattr(self.paper, metric, None)
+        if theirs is None or not self.claimed:
             return None
-        theirs: Score = getattr(self.paper, metric)
         return (self.score(metric).mean - theirs.mean) / theirs.std
 
     def within(self, metric: Metric) -> bool | None:
@@ -73,10 +86,12 @@ class Entry:
 
 
 class Paired(NamedTuple):
-    """The difference of a method to LS on the same seeds: what the draw of the classes does to both cancels."""
+    """The difference of a method to another on the same seeds: what the draw of the classes does to both cancels."""
 
     task: str
     method: str
+    base: str
+    """The other method."""
     metric: Metric
     ours: Score
     """Mean and standard deviation over the seeds of the differences."""
@@ -94,11 +109,6 @@ def score(values: Tensor) -> Score:
     return Score(float(values.mean()), float(values.std(correction=0)))
 
 
-def seeds_of(task: str) -> tuple[int, ...]:
-    """The seeds that a task is shown with: the paper's ten, three for digits."""
-    return federated.SEEDS[:3] if task.startswith("digits") else federated.SEEDS
-
-
 def entries(
     store: CellStore,
     tasks: Sequence[str],
@@ -108,35 +118,61 @@ def entries(
     rounds: int | None = None,
     precision: Precision | None = None,
 ) -> list[Entry]:
-    """The entries of which every seed has its cell, task by task."""
+    """Methods on tasks, with uniform preference; see `entries_of`."""
+    wanted = [one._replace(task=federated.sized(one.task, rounds)) for one in plan.rows(tasks, methods, preset)]
+    return entries_of(store, wanted, seeds, preset, precision)
+
+
+def entries_of(
+    store: CellStore,
+    wanted: Iterable[Wanted],
+    seeds: Sequence[int] | None,
+    preset: Preset,
+    precision: Precision | None = None,
+) -> list[Entry]:
+    """What there are cells of.
+
+    Args:
+        store: Where the cells are.
+        wanted: The rows.
+        seeds: A row is shown if all of these have a cell. If they are not given, those of the task; on CIFAR-10,
+            where runs are long, a row is shown with as many of the paper's ten as there are.
+        preset: Of the rows. The paper is compared with `published`, at the task's own rounds.
+        precision: Of the layers' products, if not the task's own.
+    """
     found = []
-    for name in tasks:
-        task = federated.sized(federated.tasks(preset)[name], rounds)
-        wanted = tuple(seeds_of(name) if seeds is None else seeds)
-        for method in methods:
-            row = federated.row(method, name, preset)
-            results = [store.read(federated.spec(task, row.method, seed, precision)) for seed in wanted]
-            whole = tuple(result for result in results if result is not None)
-            if len(whole) == len(wanted):
-                theirs = paper.SCORES.get(name, {}).get(method)
-                claimed = preset == "published" and task.rounds == federated.tasks(preset)[name].rounds
-                found.append(Entry(name, row, wanted, whole, theirs, claimed))
+    for one in wanted:
+        whole = one.task_name.startswith("cifar") and seeds is None
+        asked = (SEEDS if whole else seeds_of(one.task_name)) if seeds is None else tuple(seeds)
+        results = one.found(store, asked, precision)
+        if results and (whole or len(results) == len(asked)):
+            claimed = preset == "published" and one.task.rounds == federated.tasks(preset)[one.task_name].rounds
+            theirs = paper.known(one.task_name, one.name)
+            row = replace(one.row, name=one.name)
+            found.append(Entry(one.task_name, row, tuple(results), tuple(results.values()), theirs, claimed))
     return found
 
 
-def paired(found: Iterable[Entry]) -> list[Paired]:
-    """Every method's difference to LS, where both have been compared with the paper; not for LS itself."""
+def paired(found: Iterable[Entry], bases: Mapping[str, str] | None = None) -> list[Paired]:
+    """Differences of methods to others on the seeds that both have, where both have been compared with the paper.
+
+    Args:
+        found: All of them.
+        bases: By method, the other one; LS for every method if not given.
+    """
     found = [entry for entry in found if entry.paper is not None and entry.claimed]
-    base = {entry.task: entry for entry in found if entry.row.name == "LS"}
+    by_name = {(entry.task, entry.row.name): entry for entry in found}
     differences = []
     for entry in found:
-        ls = base.get(entry.task)
-        if ls is None or entry is ls:
+        other = by_name.get((entry.task, "LS" if bases is None else bases.get(entry.row.name, "")))
+        if other is None or entry is other:
             continue
+        a, b = entry.on(other.seeds), other.on(entry.seeds)
         for metric in METRICS:
-            theirs = getattr(entry.paper, metric).mean - getattr(ls.paper, metric).mean
-            ours = score(entry.values(metric) - ls.values(metric))
-            differences.append(Paired(entry.task, entry.row.name, metric, ours, theirs))
+            mine, its = (getattr(one.paper, metric) for one in (entry, other))
+            if a.seeds and mine is not None and its is not None:
+                ours = score(a.values(metric) - b.values(metric))
+                differences.append(Paired(a.task, a.row.name, b.row.name, metric, ours, mine.mean - its.mean))
     return differences
 
 
@@ -145,7 +181,7 @@ def as_json(found: Iterable[Entry], preset: Preset) -> list[dict[str, Any]]:
     records = []
     for entry in found:
         for metric in METRICS:
-            theirs = None if entry.paper is None else getattr(entry.paper, metric)
+            theirs: Score | None = getattr(entry.paper, metric, None)
             mean, std = entry.score(metric)
             records.append(
                 {
@@ -161,7 +197,7 @@ def as_json(found: Iterable[Entry], preset: Preset) -> list[dict[str, Any]]:
                     "within": entry.within(metric),
                     "preset": preset,
                     "seeds": list(entry.seeds),
-                    "outputs": {output: entry.score(metric, output)._asdict() for output in OUTPUTS},
+                    "outputs": {output: entry.score(metric, output)._asdict() for output in entry.outputs},
                 }
             )
     return records

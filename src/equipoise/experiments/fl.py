@@ -12,9 +12,10 @@ from rich.table import Table
 from equipoise.errors import NonFiniteLossError, require
 from equipoise.experiments import federated
 from equipoise.experiments.cells import CellStore
+from equipoise.experiments.computing import compute
 from equipoise.experiments.federated import ATTEMPTED, Preset, Row
-from equipoise.experiments.federated_items import HEADS, compute
-from equipoise.experiments.federated_tables import METRICS, OUTPUTS, PARTS, Entry
+from equipoise.experiments.federated_items import HEADS
+from equipoise.experiments.federated_tables import METRICS, PARTS, Entry
 from equipoise.experiments.request import say
 from equipoise.federated import Participation, Precision, Task
 
@@ -36,7 +37,7 @@ class Order:
         participation: Who takes part in a round.
         value: The method's hyper-parameter, if not the best one of tab:2.
         device: Where runs happen.
-        precision: Of the layers' products.
+        precision: Of the layers' products, if not the task's own.
         data: Where to look for data first.
     """
 
@@ -73,15 +74,19 @@ class Order:
         """The hyper-parameter that it runs with; None if it has none."""
         return federated.tuned(self.method, self.task_name) if self.value is None else self.value
 
+    @property
+    def _precision(self) -> Precision | None:
+        return federated.precision_of(self.task_name, self.precision)
+
     def run(self, rows: Sequence[Row]) -> list[NonFiniteLossError]:
         """Make the cells that are missing; returns what went wrong."""
-        jobs = federated.absent(self.store, self.task_name, self.task, rows, self.seeds, self.precision)
+        jobs = federated.absent(self.store, self.task_name, self.task, rows, self.seeds, self._precision)
         failed = compute(self.console, self.store, jobs, device=self.device, folder=self.data)
         return [error for _, error in failed]
 
     def entry(self, row: Row) -> Entry | None:
         """The results of a row, or None if they are not all there."""
-        found = [self.store.read(federated.spec(self.task, row.method, seed, self.precision)) for seed in self.seeds]
+        found = [self.store.read(federated.spec(self.task, row.method, seed, self._precision)) for seed in self.seeds]
         whole = tuple(result for result in found if result is not None)
         return Entry(self.task_name, row, self.seeds, whole, None, claimed=False) if len(whole) == len(found) else None
 
@@ -141,7 +146,7 @@ def _summary(entry: Entry) -> Table:
     table.add_column("on")
     for head in HEADS.values():
         table.add_column(head, justify="right", no_wrap=True)
-    for output in OUTPUTS:
+    for output in entry.outputs:
         reported = output == entry.row.output
         for part in PARTS:
             scores = (entry.score(metric, output, part) for metric in METRICS)
@@ -156,7 +161,7 @@ def _record(order: Order, entry: Entry) -> dict[str, Any]:
     for seed, result in zip(entry.seeds, entry.results, strict=True):
         own: dict[str, Any] = {
             output: {part: {m: result["outputs"][output][part][m] for m in METRICS} for part in PARTS}
-            for output in OUTPUTS
+            for output in entry.outputs
         }
         results.append({"seed": seed, **own, "archive": result["archive"][-1] if result["archive"] else None})
     return {
@@ -179,7 +184,7 @@ def _record(order: Order, entry: Entry) -> dict[str, Any]:
 def _over_seeds(entry: Entry, what: str) -> dict[str, Any]:
     return {
         output: {part: {m: getattr(entry.score(m, output, part), what) for m in METRICS} for part in PARTS}
-        for output in OUTPUTS
+        for output in entry.outputs
     }
 
 

@@ -2,7 +2,10 @@
 
 from typing import NamedTuple
 
-__all__ = ["HYPERVOLUMES", "SCORES", "SECONDS", "Score", "Scores"]
+__all__ = [
+    "HYPERVOLUMES", "MEANS", "OVERALL", "PREFERENCES", "RATIOS", "SCORES", "SECONDS", "Score", "Scores",
+    "SomeScores", "known",
+]  # fmt: skip
 
 
 class Score(NamedTuple):
@@ -18,6 +21,14 @@ class Scores(NamedTuple):
     accuracy: Score
     agnostic_loss: Score
     accuracy_parity: Score
+
+
+class SomeScores(NamedTuple):
+    """The same of a table that leaves some out: they are None."""
+
+    accuracy: Score | None
+    agnostic_loss: Score | None
+    accuracy_parity: Score | None
 
 
 def _pairs(*numbers: float) -> tuple[Score, ...]:
@@ -134,6 +145,58 @@ SCORES: dict[str, dict[str, Scores]] = {
 }
 """tab:3: mean and standard deviation over ten seeds of average accuracy, agnostic loss and accuracy parity."""
 
+MEANS: dict[str, dict[str, tuple[str, tuple[float | None, float | None, float | None]]]] = {
+    "cifar-rotation": {
+        "STCH w/ momentum": ("STCH", (66.422, 1.205, 4.890)),
+        "AdaLS": ("LS", (66.169, None, 6.283)),
+        "AdaTCH": ("TCH", (65.257, None, 1.920)),
+        "AdaOMDgd-TCH, mini": ("AdaOMDgd-TCH", (66.218, 1.148, 3.592)),
+        "AdaOMDgd-TCH, full": ("AdaOMDgd-TCH", (66.061, 1.128, 3.503)),
+        "AdaOMDgd-TCH, val": ("AdaOMDgd-TCH", (66.386, 1.185, 4.022)),
+        "AdaOMDeg-TCH, mini": ("AdaOMDeg-TCH", (65.885, 1.156, 3.688)),
+        "AdaOMDeg-TCH, full": ("AdaOMDeg-TCH", (65.913, 1.130, 3.372)),
+        "AdaOMDeg-TCH, val": ("AdaOMDeg-TCH", (66.260, 1.171, 3.819)),
+    },
+    "cifar-class2": {
+        "STCH w/ momentum": ("STCH", (35.105, 2.380, 18.945)),
+        "AdaLS": ("LS", (38.095, None, 22.658)),
+        "AdaTCH": ("TCH", (21.150, None, 16.345)),
+    },
+    "cifar-class5": {
+        "STCH w/ momentum": ("STCH", (54.240, 1.637, 7.335)),
+        "AdaLS": ("LS", (55.540, None, 8.565)),
+        "AdaTCH": ("TCH", (47.702, None, 7.204)),
+    },
+}
+"""tab:stch, tab:ablation and tab:ablation2: means of the same three metrics, printed without deviations; and the row of
+tab:3 whose deviations they are compared with."""
+
+RATIOS: dict[str, tuple[float, float]] = {
+    "LS": (0.656, 0.087),
+    "TCH": (0.648, 0.066),
+    "STCH": (0.627, 0.068),
+    "OMDgd-TCH": (0.647, 0.024),
+    "AdaOMDgd-TCH": (0.465, 0.043),
+    "OMDeg-TCH": (0.651, 0.029),
+    "AdaOMDeg-TCH": (0.465, 0.042),
+}
+"""tab:ratio: agnostic ratio and ratio parity on CIFAR rotation; no deviations are printed."""
+
+PREFERENCES: dict[str, tuple[Score, Score]] = {
+    "LS": (Score(6.911, 0.092), Score(0.156, 0.001)),
+    "TCH": (Score(6.693, 0.863), Score(0.125, 0.019)),
+    "STCH": (Score(7.583, 0.074), Score(0.147, 0.002)),
+    "ExcessMTL": (Score(8.797, 0.052), Score(0.153, 0.001)),
+    "EPO": (Score(7.457, 0.208), Score(0.141, 0.004)),
+    "FERERO": (Score(6.041, 0.224), Score(0.136, 0.004)),
+    "OMDgd-TCH": (Score(9.166, 0.065), Score(0.168, 0.001)),
+    "AdaOMDgd-TCH": (Score(7.005, 0.106), Score(0.159, 0.002)),
+}
+"""tab:new: hypervolumes of losses and of accuracies, two clients, three preferences."""
+
+OVERALL: dict[str, tuple[float, float]] = {"OMDgd-TCH": (1.521, 62.533), "AdaOMDgd-TCH": (1.495, 65.357)}
+"""Beside tab:new, in the text: overall loss and accuracy; no deviations are printed."""
+
 _SECONDS: dict[str, tuple[float, ...]] = {
     "LS": (0.338, 0.206, 0.236, 9.748, 2.142, 6.168),
     "qFFL": (0.591, 0.181, 0.482, 7.823, 2.123, 5.450),
@@ -183,3 +246,15 @@ HYPERVOLUMES: dict[str, tuple[Score, ...]] = {
     "PMTL": _pairs(0.208, 0.028, 0.883, 0.021, 0.892, 0.022, 0.884, 0.004, 0.887, 0.019, 0.880, 0.043, 0.884, 0.011),
 }
 """tab:hv: mean and standard deviation of the hypervolume on VLMOP2 and F1 to F6."""
+
+
+def known(task: str, row: str) -> Scores | SomeScores | None:
+    """What the paper prints for a row on a task, in tab:3 or one of the smaller tables; None if it has no such row."""
+    scores = SCORES.get(task, {})
+    if row in scores:
+        return scores[row]
+    if row not in MEANS.get(task, {}):
+        return None
+    base, means = MEANS[task][row]
+    pairs = zip(means, scores[base], strict=True)
+    return SomeScores(*(None if mean is None else Score(mean, near.std) for mean, near in pairs))

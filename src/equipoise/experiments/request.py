@@ -32,6 +32,7 @@ class Request:
         device: Where federated runs happen.
         precision: Of their layers' products.
         data: Where to look for data first.
+        markdown_file: Where a table is to be written as a page.
     """
 
     console: Console
@@ -46,6 +47,7 @@ class Request:
     device: str | None = None
     precision: Precision | None = None
     data: Path | None = None
+    markdown_file: Path | None = None
 
     @property
     def store(self) -> CellStore:

@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from equipoise.errors import require
-from equipoise.experiments import conversions, federated, synthetic
+from equipoise.experiments import conversions, federated, plan, synthetic
 from equipoise.experiments.cells import CellStore, cell_name, load, write_atomically
 from equipoise.experiments.federated import EXACT_FERERO, METHODS, SEEDS, Preset
+from equipoise.experiments.plan import Wanted
 
 __all__ = ["Group", "Imported", "count", "import_cells"]
 
@@ -104,28 +105,36 @@ class _Labels(NamedTuple):
 def _labels() -> _Labels:
     tasks: dict[str, str] = {}
     methods: dict[tuple[str, str, str], str] = {}
-    for preset, name, row in _rows():
-        task = _ROUNDS.sub("", repr(federated.tasks(preset)[name]))
+    for preset, one in _rows():
+        task = _ROUNDS.sub("", repr(one.task))
+        usual = one.task == federated.tasks(preset)[one.task_name]
+        name = one.task_name if usual else f"{one.task_name}, {one.column}"
         tasks[task] = name if preset == "published" else f"{name} ({preset})"
-        key = (task, repr(row.method.weighting), repr(row.method.transform))
-        methods[key] = f"{methods[key]}, {row.name}" if key in methods else row.name
+        key = (task, repr(one.row.method.weighting), repr(one.row.method.transform))
+        known = methods.get(key)
+        if known is None or one.row.name not in known.split(", "):
+            methods[key] = one.row.name if known is None else f"{known}, {one.row.name}"
     return _Labels(tasks, methods)
 
 
-def _rows() -> Iterator[tuple[Preset, str, federated.Row]]:
+def _rows() -> Iterator[tuple[Preset, Wanted]]:
+    """Everything that a table asks for."""
     for preset in PRESETS:
-        for name in federated.tasks(preset):
-            for method in (*METHODS, EXACT_FERERO):
-                yield preset, name, federated.row(method, name, preset)
+        for one in plan.rows(tuple(federated.tasks(preset)), (*METHODS, EXACT_FERERO), preset):
+            yield preset, one
+        for group in plan.GROUPS:
+            if group != "text":
+                for one in plan.wanted(group, preset):
+                    yield preset, one
 
 
 @cache
 def _used() -> set[str]:
     """The names of all cells that the tables of this version can ask for, with their own seeds and rounds."""
     names = set()
-    for preset, task_name, row in _rows():
-        task = federated.tasks(preset)[task_name]
-        names |= {cell_name(federated.spec(task, row.method, seed)) for seed in SEEDS}
+    for _, one in _rows():
+        job = one.job(SEEDS)
+        names |= {cell_name(job.spec(seed)) for seed in SEEDS}
     for preset in PRESETS:
         rows = (*synthetic.settings(preset), *synthetic.both_step_sizes(preset), *synthetic.excess_settings())
         for setting in rows:

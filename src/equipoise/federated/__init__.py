@@ -3,7 +3,7 @@
 from equipoise.federated.local import BatchNorm, Engine, Evaluation, LocalWork, Precision, Sent
 from equipoise.federated.models import Dense, Model, ResNet18, ResNet20
 from equipoise.federated.rounds import History, Result, outputs, simulate
-from equipoise.federated.server import Curve, Outputs
+from equipoise.federated.server import Curve, Outputs, Point
 from equipoise.federated.splits import ClientData, Dirichlet, PartialClass, Rotation, Samples, Split, deal
 from equipoise.federated.task import LossSource, Participation, Task
 
@@ -22,6 +22,7 @@ __all__ = [
     "Outputs",
     "PartialClass",
     "Participation",
+    "Point",
     "Precision",
     "ResNet18",
     "ResNet20",

@@ -13,7 +13,7 @@ from equipoise import state as states
 from equipoise.atomic import replacing
 from equipoise.errors import StateMismatchError
 from equipoise.federated.local import Evaluation
-from equipoise.federated.server import Curve, Server
+from equipoise.federated.server import Curve, Point, Server
 
 __all__ = ["Checkpoint"]
 
@@ -89,10 +89,15 @@ def _arrays(points: Curve) -> dict[str, Tensor]:
     """The points of a curve as tensors."""
     if not points:
         return {}
-    parts = {"train": [p[1] for p in points], "test": [p[2] for p in points]}
+    parts = {part: [getattr(point, part) for point in points] for part in ("train", "test")}
     return {
-        "rounds": torch.tensor([p[0] for p in points]),
-        **{f"{k}.{f}": torch.stack([getattr(e, f) for e in es]) for k, es in parts.items() for f in Evaluation._fields},
+        "rounds": torch.tensor([point.round for point in points]),
+        **{
+            f"{part}.{field}": torch.stack([getattr(evaluation, field) for evaluation in of])
+            for part, of in parts.items()
+            if of[0] is not None
+            for field in Evaluation._fields
+        },
     }
 
 
@@ -101,7 +106,9 @@ def _points(arrays: dict[str, Tensor]) -> Curve:
     if not arrays:
         return []
 
-    def evaluation(part: str, k: int) -> Evaluation:
+    def evaluation(part: str, k: int) -> Evaluation | None:
+        if f"{part}.losses" not in arrays:
+            return None
         return Evaluation(*(arrays[f"{part}.{field}"][k] for field in Evaluation._fields))
 
-    return [(r, evaluation("train", k), evaluation("test", k)) for k, r in enumerate(arrays["rounds"].tolist())]
+    return [Point(r, evaluation("train", k), evaluation("test", k)) for k, r in enumerate(arrays["rounds"].tolist())]

@@ -15,13 +15,14 @@ from equipoise.federated.local import (
     Precision,
     Sent,
     Transform,
-    capture,
     casting,
     layer_products,
+    replay,
 )
 from equipoise.federated.models import Model
 from equipoise.federated.sequential import Sequential
 from equipoise.federated.splits import ClientData
+from equipoise.replay import capture
 
 __all__ = ["Graphed"]
 
@@ -90,13 +91,7 @@ class Graphed(Sequential):
             held.params[name].view(S, m, *t.shape[1:]).copy_(t.unsqueeze(1))
         for name, t in buffers.items():
             held.buffers[name].view(S, m, *t.shape[1:]).copy_(t.unsqueeze(1))
-        steps = batches.shape[2]
-        plan = batches.flatten(0, 1)
-        losses = torch.empty(steps, S * m, device=self.device)
-        for step in range(steps):
-            held.index.copy_(plan[:, step])
-            held.graph.replay()
-            losses[step].copy_(held.loss)
+        (losses,) = replay(held.graph, batches.flatten(0, 1), held.index, (held.loss,))
         return Sent(
             {name: t.view(S, m, *t.shape[1:]) for name, t in held.params.items()},
             {name: t.view(S, m, *t.shape[1:]) for name, t in held.buffers.items()},

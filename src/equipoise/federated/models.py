@@ -9,12 +9,22 @@ from torch import Tensor, nn
 
 from equipoise.conversion.protocol import Params
 from equipoise.errors import require
+from equipoise.federated.convolution import convolve
 
-__all__ = ["Dense", "Model", "ResNet18", "ResNet20", "initial"]
+__all__ = ["Dense", "Model", "ResNet18", "ResNet20", "initial", "normalizes"]
 
 
 class Model(Protocol):
-    """What makes a module: `module()` gives a new one, initialised from torch's global generator."""
+    """What makes a module: `module()` gives a new one, initialised from torch's global generator.
+
+    Examples:
+        >>> class Linear:
+        ...     def module(self):
+        ...         return torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 10))
+        >>> task = eq.federated.Task(model=Linear(), rounds=1, work=eq.federated.LocalWork(epochs=1))
+        >>> tuple(eq.federated.simulate(task, "FedAvg").params["last"]["1.weight"].shape)  # (seeds, 10, 64)
+        (1, 10, 64)
+    """
 
     def module(self) -> nn.Module:
         """A module from inputs (n, ...) to logits (n, classes)."""
@@ -36,12 +46,25 @@ def initial(model: Model, seeds: tuple[int, ...]) -> tuple[dict[str, Tensor], di
     )
 
 
+def normalizes(model: Model) -> bool:
+    """Whether the model has BatchNorm layers."""
+    with torch.random.fork_rng(devices=[]):
+        return any(isinstance(layer, nn.modules.batchnorm._BatchNorm) for layer in model.module().modules())
+
+
 @dataclass(frozen=True)
 class Dense:
     """A multi-layer perceptron with ReLU, in PyTorch's default initialisation; two sizes are logistic regression.
 
     Attributes:
         sizes: Inputs, hidden layers, classes.
+
+    Examples:
+        >>> module = eq.federated.Dense((64, 50, 10)).module()
+        >>> tuple(module(torch.zeros(3, 1, 8, 8)).shape)
+        (3, 10)
+        >>> sum(parameter.numel() for parameter in module.parameters())  # 64·50 + 50 + 50·10 + 10
+        3760
     """
 
     sizes: tuple[int, ...] = (784, 200, 10)
@@ -77,6 +100,13 @@ class ResNet20:
     Attributes:
         classes: Number of classes.
         channels: Input channels.
+
+    Examples:
+        >>> module = eq.federated.ResNet20(channels=1).module()
+        >>> tuple(module(torch.zeros(3, 1, 8, 8)).shape)
+        (3, 10)
+        >>> sum(parameter.numel() for parameter in eq.federated.ResNet20().module().parameters())
+        272474
     """
 
     classes: int = 10
@@ -84,7 +114,36 @@ class ResNet20:
 
     def module(self) -> nn.Module:
         """A new network."""
-        return _resnet(self.channels, self.classes, (16, 32, 64), 3, kaiming=True)
+        return _resnet(self.channels, self.classes, _WIDTHS, _BLOCKS, kaiming=True)
+
+    def apply(self, params: Params, inputs: Tensor) -> Tensor:
+        """Logits (N, n, classes) of N parameter sets, each on its own inputs (N, n, channels, height, width).
+
+        BatchNorm takes the statistics of the batch. Layers multiply in the type of an autocast around it, everything
+        else is float32.
+        """
+        mixed = torch.is_autocast_enabled(inputs.device.type)
+        kind = torch.get_autocast_dtype(inputs.device.type) if mixed else inputs.dtype
+
+        def layer(x: Tensor, name: str, norm: str, stride: int = 1) -> Tensor:
+            kernels = params[f"{name}.weight"].permute(0, 1, 3, 4, 2).to(kind)
+            return _normalized(convolve(x, kernels, stride), params[f"{norm}.weight"], params[f"{norm}.bias"])
+
+        hidden = torch.relu(layer(inputs.permute(0, 1, 3, 4, 2).to(kind), "0", "1")).to(kind)
+        place = 3
+        for stage, width in enumerate(_WIDTHS):
+            for block in range(_BLOCKS):
+                stride = 2 if stage > 0 and block == 0 else 1
+                inner = torch.relu(layer(hidden, f"{place}.body.0", f"{place}.body.1", stride)).to(kind)
+                inner = layer(inner, f"{place}.body.3", f"{place}.body.4")
+                changes = stride != 1 or hidden.shape[-1] != width
+                short = f"{place}.shortcut"
+                around = layer(hidden, f"{short}.0", f"{short}.1", stride) if changes else hidden
+                hidden = torch.relu(inner + around).to(kind)
+                place += 1
+        head = f"{place + 2}"
+        pooled = hidden.to(params[f"{head}.bias"].dtype).mean((2, 3))
+        return torch.baddbmm(params[f"{head}.bias"].unsqueeze(1), pooled, params[f"{head}.weight"].mT)
 
 
 @dataclass(frozen=True)
@@ -94,6 +153,11 @@ class ResNet18:
     Attributes:
         classes: Number of classes.
         channels: Input channels.
+
+    Examples:
+        >>> module = eq.federated.ResNet18().module()
+        >>> sum(parameter.numel() for parameter in module.parameters())
+        11173962
     """
 
     classes: int = 10
@@ -102,6 +166,22 @@ class ResNet18:
     def module(self) -> nn.Module:
         """A new network, in PyTorch's default initialisation."""
         return _resnet(self.channels, self.classes, (64, 128, 256, 512), 2, kaiming=False)
+
+
+_WIDTHS = (16, 32, 64)
+_BLOCKS = 3
+
+
+def _normalized(x: Tensor, gamma: Tensor, beta: Tensor) -> Tensor:
+    """(N, n, height, width, C) by the statistics of each of N batches; gamma, beta (N, C)."""
+    x = x.to(gamma.dtype)
+    var, mean = torch.var_mean(x, (1, 2, 3), correction=0, keepdim=True)
+    shape = (len(x), 1, 1, 1, x.shape[-1])
+    return (x - mean) * (torch.rsqrt(var + _EPSILON) * gamma.view(shape)) + beta.view(shape)
+
+
+_EPSILON = 1e-5
+"""As nn.BatchNorm2d has it."""
 
 
 class _Block(nn.Module):

@@ -15,10 +15,10 @@ from equipoise.datasets import Dataset, load
 from equipoise.errors import require
 from equipoise.federated.checkpoint import Checkpoint
 from equipoise.federated.graphed import Graphed
-from equipoise.federated.local import Engine, Evaluation, Precision
-from equipoise.federated.models import Dense, Model
+from equipoise.federated.local import Engine, Evaluation, Part, Precision
+from equipoise.federated.models import Dense, Model, ResNet20
 from equipoise.federated.sequential import Sequential
-from equipoise.federated.server import Curve, Outputs, Rounds
+from equipoise.federated.server import Curve, Outputs, Point, Rounds
 from equipoise.federated.splits import ClientData, deal
 from equipoise.federated.stacked import Stacked
 from equipoise.federated.task import Task
@@ -31,7 +31,16 @@ EngineName = Literal["auto", "sequential"]
 
 
 class History(NamedTuple):
-    """What happened in every round."""
+    """What happened in every round.
+
+    Examples:
+        >>> task = eq.federated.Task(rounds=2, work=eq.federated.LocalWork(epochs=1))
+        >>> history = eq.federated.simulate(task, "FedAvg", seeds=(0, 1)).history
+        >>> tuple(history.losses.shape)  # (rounds, seeds, clients)
+        (2, 2, 10)
+        >>> round(history.coefficients[0, 0, 0].item(), 3)  # FedAvg: a tenth for each of ten clients
+        0.1
+    """
 
     losses: Tensor
     """The loss of every client that fed the server, NaN where it was absent, (T, S, m)."""
@@ -42,7 +51,16 @@ class History(NamedTuple):
 
 
 class Result(NamedTuple):
-    """What a simulation gives. S seeds, m clients, T rounds."""
+    """What a simulation gives. S seeds, m clients, T rounds.
+
+    Examples:
+        >>> task = eq.federated.Task(rounds=2, work=eq.federated.LocalWork(epochs=1))
+        >>> result = eq.federated.simulate(task, "FedAvg")
+        >>> sorted(result.test), sorted(result.params["last"])
+        (['adaptive', 'average', 'last'], ['1.bias', '1.weight', '3.bias', '3.weight'])
+        >>> (result.test["last"].losses < result.untrained.losses).all().item()
+        True
+    """
 
     params: dict[str, dict[str, Tensor]]
     """The model of every output, (S, ...) per name."""
@@ -60,7 +78,12 @@ class Result(NamedTuple):
 
 
 def outputs() -> dict[str, Conversion[Any]]:
-    """The three answers that one trajectory gives: the last model, the average, the adaptive conversion."""
+    """The three answers that one trajectory gives: the last model, the average, the adaptive conversion.
+
+    Examples:
+        >>> eq.federated.outputs()
+        {'last': Last(), 'average': Average(power=0.0), 'adaptive': Adaptive(power=0.0, capacity=None, ties='stored')}
+    """
     return {"last": Last(), "average": Average(), "adaptive": Adaptive()}
 
 
@@ -77,8 +100,11 @@ def simulate(
     precision: Precision | None = None,
     engine: EngineName = "auto",
     evaluate_every: int | None = None,
+    evaluate_parts: Sequence[Part] = ("train", "test"),
+    evaluate_first: bool = False,
     checkpoint: Path | None = None,
     checkpoint_seconds: float = 60.0,
+    deadline: float | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> Result:
     """Simulate federated learning, all seeds at once.
@@ -99,14 +125,28 @@ def simulate(
         device: Where everything happens.
         precision: Of the layers' products: float32, or TF32 on a GPU, if not given.
         engine: "auto" takes the fastest that the model allows; "sequential" goes from client to client.
-        evaluate_every: Evaluate all outputs after every so many rounds too.
+        evaluate_every: Evaluate all outputs after every so many rounds too, and after the last.
+        evaluate_parts: On what that is done: "train", "test" or both. The last models are evaluated on both.
+        evaluate_first: Whether it is done after the first round as well.
         checkpoint: A file for the state of the run, so that an interrupted one goes on where it stopped.
         checkpoint_seconds: Time between two writes of that file.
+        deadline: When to stop, as `time.monotonic` counts: after the first round that ends later the checkpoint is
+            written and TimeoutError raised.
         progress: Called after every round with the number of rounds done.
 
     Raises:
         NonFiniteLossError: A client's loss is NaN or infinite; the message says whose and when (on a GPU one
             round late, as it is not waited for). What the checkpoint holds remains.
+        TimeoutError: The deadline has passed, and there are rounds left.
+
+    Examples:
+        >>> task = eq.federated.Task(split=eq.federated.Rotation((0, 0, 0, 2)), rounds=10)
+        >>> worst = {}
+        >>> for name, weighting in {"FedAvg": eq.Linear(), "OMD": eq.OMD(5.0, eq.Entropic())}.items():
+        ...     result = eq.federated.simulate(task, weighting)
+        ...     worst[name] = eq.metrics.agnostic_loss(result.train["last"].losses).item()
+        >>> worst["OMD"] < 0.97 * worst["FedAvg"]  # the client whose images are upside down
+        True
     """
     where = _device(device)
     chosen = resolve(method)
@@ -114,6 +154,9 @@ def simulate(
     seeds = tuple(seeds)
     require(len(seeds) >= 1, "seeds must hold at least one seed", seeds)
     require(evaluate_every is None or evaluate_every >= 1, "evaluate_every must be at least 1", evaluate_every)
+    parts = tuple(evaluate_parts)
+    known = len(parts) >= 1 and set(parts) <= {"train", "test"}
+    require(known, 'evaluate_parts must be "train", "test" or both', parts)
     kinds = Precision.__args__  # type: ignore[attr-defined]
     require(precision is None or precision in kinds, f"precision must be one of {', '.join(kinds)}", precision)
     source = load(task.data, folder) if dataset is None else dataset
@@ -129,7 +172,9 @@ def simulate(
     untrained = worker.evaluate(server.params, server.buffers, "test")
     saved = None
     if checkpoint is not None:
-        settings = {**run.describe(seeds), "data": _digest(source), "evaluate_every": repr(evaluate_every)}
+        usual = (parts, evaluate_first) == (("train", "test"), False)
+        looks = repr(evaluate_every if usual else (evaluate_every, parts, evaluate_first))
+        settings = {**run.describe(seeds), "data": _digest(source), "evaluate_every": looks}
         saved = Checkpoint(checkpoint, settings, checkpoint_seconds)
         server = saved.load(server)
     while server.round < task.rounds:
@@ -137,18 +182,22 @@ def simulate(
         run.advance(server)
         last = server.round == task.rounds
         looked_at = evaluate_every is not None and (server.round % evaluate_every == 0 or last)
+        looked_at = looked_at or (evaluate_first and server.round == 1)
         if where.type == "cuda" and (looked_at or last):  # what follows is not part of the rounds' time
             torch.cuda.synchronize(where)
         server.seconds += time.perf_counter() - began
         if looked_at:
             for name, answer in run.answers(server).items():
-                train = worker.evaluate(answer, server.buffers, "train")
-                server.curves[name].append((server.round, train, worker.evaluate(answer, server.buffers, "test")))
-        if saved is not None and saved.due():
+                on = {part: worker.evaluate(answer, server.buffers, part) for part in parts}
+                server.curves[name].append(Point(server.round, on.get("train"), on.get("test")))
+        late = not last and deadline is not None and time.monotonic() >= deadline
+        if saved is not None and (late or saved.due()):
             run.settle(server)
             saved.keep(server)
         if progress is not None:
             progress(server.round)
+        if late:
+            raise TimeoutError(f"time is up after round {server.round} of {task.rounds}")
     run.settle(server)
     answers = run.answers(server)
     return Result(
@@ -179,11 +228,22 @@ def _weights(preference: Tensor | Sequence[float] | None, m: int, device: torch.
 
 def _engine(name: EngineName, task: Task, data: ClientData, precision: Precision) -> Engine:
     require(name in {"auto", "sequential"}, 'engine must be "auto" or "sequential"', name)
+    on_gpu = data.train.inputs.is_cuda
     if name == "auto" and isinstance(task.model, Dense):
         return Stacked(task.model, task.work, data, precision)
-    if name == "auto" and data.train.inputs.is_cuda:
+    if name == "auto" and on_gpu and isinstance(task.model, ResNet20) and _whole_batches(task, data):
+        return Stacked(task.model, task.work, data, precision)
+    if name == "auto" and on_gpu:
         return Graphed(task.model, task.work, data, precision, task.batch_norm)
     return Sequential(task.model, task.work, data, precision, task.batch_norm)
+
+
+def _whole_batches(task: Task, data: ClientData) -> bool:
+    """Whether a model that normalises over its batch sees whole batches only, and no running statistics matter."""
+    parts = [part for part in (data.train, data.test, data.validation) if part is not None]
+    even = all(part.even for part in parts)
+    size = task.work.batch_size
+    return task.batch_norm == "batch" and even and (size is None or data.train.labels.shape[-1] % size == 0)
 
 
 def _check_model(model: Model, source: Dataset) -> None:

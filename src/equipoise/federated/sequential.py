@@ -7,6 +7,7 @@ from torch import Tensor, nn
 
 from equipoise.conversion.protocol import Params
 from equipoise.federated.local import (
+    TEST_BATCH,
     BatchNorm,
     Evaluation,
     LocalWork,
@@ -16,13 +17,12 @@ from equipoise.federated.local import (
     Transform,
     casting,
     layer_products,
+    shuffled,
 )
-from equipoise.federated.models import Model
+from equipoise.federated.models import Model, normalizes
 from equipoise.federated.splits import ClientData, Samples
 
 __all__ = ["Sequential"]
-
-TEST_BATCH = 100
 
 
 class Sequential:
@@ -43,7 +43,7 @@ class Sequential:
         self.device = data.train.inputs.device
         with torch.random.fork_rng(devices=[]):
             self.module = model.module().to(self.device)
-        self.normalizes = any(isinstance(layer, nn.modules.batchnorm._BatchNorm) for layer in self.module.modules())
+        self.normalizes = normalizes(model)
 
     def train(
         self,
@@ -187,12 +187,10 @@ class Sequential:
         return torch.stack(means).mean(), torch.stack(correct).sum()
 
     def _shuffled(self, samples: Samples, at: tuple[int, int]) -> Tensor:
-        """A client's samples in an order that depends on seed and client alone, so that batches mix classes."""
+        """A client's samples in the order in which batches are cut from them."""
         count = int(samples.counts[at])
-        if not self.normalizes:
-            return torch.arange(count, device=self.device)
-        draws = torch.Generator().manual_seed(1_000_003 * self.data.seeds[at[0]] + at[1])
-        return torch.randperm(count, generator=draws).to(self.device)
+        order = shuffled(count, self.data.seeds[at[0]], at[1]) if self.normalizes else torch.arange(count)
+        return order.to(self.device)
 
     def _batch(self, samples: Samples, at: tuple[int, int], index: Tensor) -> tuple[Tensor, Tensor]:
         inputs = samples.inputs[at][index].to(torch.float32) / self.data.scale

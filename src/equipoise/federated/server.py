@@ -15,25 +15,43 @@ from equipoise.federated.local import Engine, Evaluation, Sent, Transform, draw_
 from equipoise.federated.models import initial
 from equipoise.federated.splits import ClientData
 from equipoise.federated.task import Task
+from equipoise.host import Fetched, fetch
 from equipoise.weighting import Weighting
 
-__all__ = ["Curve", "Outputs", "Rounds", "Server"]
+__all__ = ["Curve", "Outputs", "Point", "Rounds", "Server"]
 
 Outputs = Mapping[str, Conversion[Any]]
 """The answers wanted of one trajectory, by name."""
 
-Curve = list[tuple[int, Evaluation, Evaluation]]
-"""Rounds done, and an output on the clients' training and test samples then."""
+
+class Point(NamedTuple):
+    """An output along the way.
+
+    Examples:
+        >>> task = eq.federated.Task(rounds=4, work=eq.federated.LocalWork(epochs=1))
+        >>> result = eq.federated.simulate(task, "FedAvg", evaluate_every=2, evaluate_parts=["test"])
+        >>> [(point.round, point.train is None, tuple(point.test.losses.shape)) for point in result.curves["last"]]
+        [(2, True, (1, 10)), (4, True, (1, 10))]
+    """
+
+    round: int
+    """Rounds done."""
+    train: Evaluation | None
+    """On the clients' training samples, if that was asked for."""
+    test: Evaluation | None
+    """On their test samples, if that was asked for."""
+
+
+Curve = list[Point]
+"""An output over the rounds."""
 
 
 class Watched(NamedTuple):
     """Losses that are still to be looked at."""
 
     round: int
-    losses: Tensor
-    """(S, m) on the host, 0 where absent."""
-    arrived: torch.cuda.Event | None
-    """When they are there."""
+    losses: Fetched
+    """(S, m), 0 where absent."""
 
 
 @dataclass
@@ -117,8 +135,8 @@ class Rounds:
         if clients is not None:
             losses = _spread(losses, clients, len(self.preference))
             local = {name: _placed(t_, clients, theta[name], len(self.preference)) for name, t_ in local.items()}
-        server.watched = _watch(losses if mask is None else losses.masked_fill(~mask, 0.0), t)
-        if server.watched.arrived is None:
+        server.watched = Watched(t, fetch(losses if mask is None else losses.masked_fill(~mask, 0.0)))
+        if server.watched.losses.arrived is None:
             self.settle(server)
         if mask is not None:  # what a silent client has does not reach the server: 0 · NaN would
             local = {n: torch.where(batch_mask(mask, v), v, theta[n].unsqueeze(1)) for n, v in local.items()}
@@ -143,13 +161,12 @@ class Rounds:
         watched, server.watched = server.watched, None
         if watched is None:
             return
-        if watched.arrived is not None:
-            watched.arrived.synchronize()
-        bad = ~torch.isfinite(watched.losses)
+        losses = watched.losses.wait()
+        bad = ~torch.isfinite(losses)
         if bool(bad.any()):
             s, client = (int(place[0]) for place in torch.nonzero(bad, as_tuple=True))
             raise NonFiniteLossError(
-                f"loss must be finite; found {watched.losses[s, client].item()} for client {client}, "
+                f"loss must be finite; found {losses[s, client].item()} for client {client}, "
                 f"seed {self.data.seeds[s]}, round {watched.round}"
             )
 
@@ -288,14 +305,3 @@ def _mean_buffers(old: dict[str, Tensor], sent: dict[str, Tensor], heard: Tensor
         mean = total / batch_mask(heard.sum(1).clamp_min(1), total) if t.is_floating_point() else t[:, 0]
         new[n] = torch.where(batch_mask(some, mean), mean, old[n])
     return new
-
-
-def _watch(losses: Tensor, t: int) -> Watched:
-    """The losses of round t, on their way to the host if they are not there."""
-    if not losses.is_cuda:
-        return Watched(t, losses, None)
-    host = torch.empty(losses.shape, dtype=losses.dtype, pin_memory=True)
-    host.copy_(losses, non_blocking=True)
-    arrived = torch.cuda.Event()  # type: ignore[no-untyped-call]
-    arrived.record()
-    return Watched(t, host, arrived)

@@ -5,20 +5,25 @@ from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor, nn
+from torch.utils._triton import has_triton
 
 from equipoise.conversion.protocol import Params
 from equipoise.federated.local import (
+    TEST_BATCH,
     Evaluation,
     LocalWork,
     Part,
     Precision,
     Sent,
     Transform,
-    capture,
     casting,
     layer_products,
+    replay,
+    shuffled,
 )
+from equipoise.federated.models import normalizes
 from equipoise.federated.splits import ClientData, Samples
+from equipoise.replay import capture
 
 __all__ = ["Stackable", "Stacked"]
 
@@ -67,17 +72,23 @@ class _Descent(NamedTuple):
 
 
 class _Graph(NamedTuple):
+    """A round of full batches, or one step with a batch, and the tensors that it reads and writes."""
+
     graph: torch.cuda.CUDAGraph
     descent: _Descent
-    batch: _Batch
+    places: Tensor
+    """The batch of every client, (N, batch); (N, 0) for full batches."""
+    keep: tuple[object, ...]
+    """What else the graph reads: memory that was freed would be overwritten."""
 
 
 class Stacked:
     """Clients × seeds in one tensor program.
 
     Inputs stay as they were stored and are decoded once a round for full batches, else batch by batch. Clients of
-    different sizes are padded, and the padding has weight 0. On a GPU a round of full batches is one captured graph,
-    and what it returns is overwritten by the next round.
+    different sizes are padded, and the padding has weight 0; a model that normalises over its batch would see the
+    padding, so that its clients must have equally many samples, in whole batches. On a GPU a round of full batches, or
+    a step with a batch, is one captured graph, and what it returns is overwritten by the next round.
 
     Args:
         model: The model.
@@ -90,6 +101,9 @@ class Stacked:
         self.model, self.work, self.data, self.precision = model, work, data, precision
         self.device = data.train.inputs.device
         self._graphs: dict[str, _Graph] = {}
+        self._shuffles: dict[Part, Tensor] = {}
+        self._normalizes = normalizes(model)
+        self._apply = _fused(model) if self.device.type == "cuda" and self._normalizes else model.apply
 
     def train(
         self,
@@ -105,8 +119,8 @@ class Stacked:
         S = len(self.data.seeds)
         k = self.data.train.labels.shape[1] if clients is None else clients.shape[1]
         with layer_products(self.precision, self.device):
-            if self.device.type == "cuda" and clients is None and batches is None and not probe:
-                done = self._replay(params, transform)
+            if self.device.type == "cuda" and clients is None and not (batches is None and probe):
+                done = self._replay(params, batches, transform, probe=probe)
             else:
                 done = self._by_blocks(params, clients, batches, transform, probe=probe)
         shaped = {n: t.detach().reshape(S, k, *t.shape[1:]) for n, t in zip(params, done.theta, strict=True)}
@@ -158,30 +172,49 @@ class Stacked:
         )
         return _Descent(joined, mean, first, probed_mean)
 
-    def _replay(self, params: Params, transform: Transform | None) -> _Descent:
-        key = repr(transform)
+    def _replay(self, params: Params, batches: Tensor | None, transform: Transform | None, *, probe: bool) -> _Descent:
+        size = 0 if batches is None else batches.shape[-1]
+        key = repr((transform, size, probe))
         m = self.data.train.labels.shape[1]
         if key not in self._graphs:
-            self._graphs[key] = self._captured(params, m, transform)
+            self._graphs[key] = self._captured(params, size, transform, probe=probe)
         held = self._graphs[key]
         with torch.no_grad():
             for kept, t in zip(held.descent.theta, params.values(), strict=True):
                 kept.view(-1, m, *t.shape[1:]).copy_(t.unsqueeze(1))
-        held.graph.replay()
-        return held.descent
+        if batches is None:
+            held.graph.replay()
+            return held.descent
+        plan = batches.flatten(0, 1)
+        seen, probed = replay(held.graph, plan, held.places, (held.descent.mean, held.descent.probed))
+        alive = (plan >= 0).any(-1).T
+        steps = alive.sum(0).clamp_min(1)
+        return _Descent(
+            held.descent.theta,
+            torch.where(alive, seen, 0.0).sum(0) / steps,
+            seen[0],
+            torch.where(alive, probed, 0.0).sum(0) / steps,
+        )
 
-    def _captured(self, params: Params, m: int, transform: Transform | None) -> _Graph:
-        batch = self._whole(_flat(self.data.train, None))
-        theta = [_per_client(t, m).requires_grad_() for t in params.values()]
+    def _captured(self, params: Params, size: int, transform: Transform | None, *, probe: bool) -> _Graph:
+        samples = _flat(self.data.train, None)
+        N = len(samples.labels)
+        index = torch.zeros(N, size, dtype=torch.int64, device=self.device)
+        whole = self._whole(samples) if size == 0 else None
+        held = self._whole(_flat(self.data.validation, None)) if probe and self.data.validation is not None else None
+        theta = [_per_client(t, N // len(self.data.seeds)).requires_grad_() for t in params.values()]
         names = list(params)
-        results = [torch.zeros(len(batch.labels), device=self.device) for _ in range(3)]
+        results = [torch.zeros(N, device=self.device) for _ in range(3)]
 
         def work() -> None:
-            done = self._descend(names, theta, lambda _: batch, self.work.epochs, transform, None)
+            steps = self.work.epochs if size == 0 else 1
+            done = self._descend(
+                names, theta, lambda _: self._cut(samples, index) if whole is None else whole, steps, transform, held
+            )
             for kept, new in zip(results, (done.mean, done.first, done.probed), strict=True):
                 kept.copy_(new)
 
-        return _Graph(capture(work, self.device), _Descent(theta, *results), batch)
+        return _Graph(capture(work, self.device), _Descent(theta, *results), index, (samples, whole, held))
 
     def _descend(
         self,
@@ -199,7 +232,7 @@ class Stacked:
             batch = batch_of(step)
             named = dict(zip(names, theta, strict=True))
             with casting(self.precision, self.device):
-                logits = self.model.apply(named, batch.inputs)
+                logits = self._apply(named, batch.inputs)
             losses = _losses(logits, batch)
             objective = losses if transform is None else transform(losses)
             if batch.alive is not None:
@@ -207,7 +240,7 @@ class Stacked:
             gradients = torch.autograd.grad(objective.sum(), theta)
             if held is not None:
                 with torch.no_grad(), casting(self.precision, self.device):
-                    value = _losses(self.model.apply(named, held.inputs), held)
+                    value = _losses(self._apply(named, held.inputs), held)
                 probed = probed + (value if batch.alive is None else value * batch.alive)
             with torch.no_grad():
                 torch._foreach_add_(theta, gradients, alpha=-self.work.step_size)
@@ -220,7 +253,10 @@ class Stacked:
 
     @torch.no_grad()
     def evaluate(self, params: Params, buffers: Params, part: Part, *, own: bool = False) -> Evaluation:  # noqa: ARG002
-        """Models on the samples of every client: see `Engine`."""
+        """Models on the samples of every client: see `Engine`.
+
+        For a model that normalises over its batch a client's loss is the mean of the means of its batches.
+        """
         samples: Samples = getattr(self.data, part)
         S, m, n = samples.labels.shape
         flat = _flat(samples, None)
@@ -228,16 +264,33 @@ class Stacked:
         sets = {name: t.flatten(0, 1) if own else _per_client(t, m) for name, t in params.items()}
         loss = torch.zeros(S * m, dtype=torch.float64, device=self.device)
         correct = torch.zeros(S * m, dtype=torch.int64, device=self.device)
-        size = max(1, _EVALUATED // (S * m))
+        size = TEST_BATCH if self._normalizes else max(1, _EVALUATED // (S * m))
+        orders = self._orders(part) if self._normalizes else None
         for start in range(0, n, size):
-            labels, counted = flat.labels[:, start : start + size], real[:, start : start + size]
+            inputs, labels, counted = (t[:, start : start + size] for t in (flat.inputs, flat.labels, real))
+            if orders is not None:
+                places = orders[:, start : start + size]
+                row = torch.arange(S * m, device=self.device).unsqueeze(-1)
+                inputs, labels = flat.inputs[row, places], flat.labels[row, places]
             with layer_products("float32", self.device):
-                logits = self.model.apply(sets, self._decode(flat.inputs[:, start : start + size]))
+                logits = self._apply(sets, self._decode(inputs))
             entropy = nn.functional.cross_entropy(logits.flatten(0, 1), labels.flatten(), reduction="none")
-            loss += torch.where(counted, entropy.reshape(labels.shape), 0.0).sum(-1, dtype=torch.float64)
+            summed = torch.where(counted, entropy.reshape(labels.shape), 0.0).sum(-1, dtype=torch.float64)
+            loss += summed / labels.shape[1] if self._normalizes else summed
             correct += (counted & (logits.argmax(-1) == labels)).sum(-1)
-        losses = (loss.reshape(S, m) / samples.counts).to(torch.float32)
+        number = -(-n // size) if self._normalizes else samples.counts
+        losses = (loss.reshape(S, m) / number).to(torch.float32)
         return Evaluation(losses, correct.reshape(S, m), samples.counts)
+
+    def _orders(self, part: Part) -> Tensor:
+        """The samples of every client in the order in which batches are cut from them, (N, n)."""
+        if part not in self._shuffles:
+            samples: Samples = getattr(self.data, part)
+            S, m, n = samples.labels.shape
+            self._shuffles[part] = torch.stack(
+                [shuffled(n, self.data.seeds[s], i) for s in range(S) for i in range(m)]
+            ).to(self.device)
+        return self._shuffles[part]
 
     def _decode(self, inputs: Tensor) -> Tensor:
         return inputs.to(torch.float32) / self.data.scale
@@ -254,6 +307,16 @@ class Stacked:
         regular = samples.even and samples.labels.shape[-1] % places.shape[-1] == 0
         inputs, labels = self._decode(samples.inputs[row, index]), samples.labels[row, index]
         return _batch(inputs, labels, None if regular else places >= 0)
+
+
+def _fused(model: Stackable) -> Callable[[Params, Tensor], Tensor]:
+    """The model with what lies between its products compiled into few kernels, once for all equal models."""
+    if not has_triton():
+        return model.apply
+    return _COMPILED.setdefault(repr(model), torch.compile(model.apply, dynamic=False))
+
+
+_COMPILED: dict[str, Callable[[Params, Tensor], Tensor]] = {}
 
 
 def _batch(inputs: Tensor, labels: Tensor, real: Tensor | None) -> _Batch:

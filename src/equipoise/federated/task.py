@@ -34,6 +34,12 @@ class Participation:
     Attributes:
         fraction: The share of the clients that the server draws in every round, without replacement; at least one.
         dropout: The probability that a client which was drawn does not answer.
+
+    Examples:
+        >>> participation = eq.federated.Participation(fraction=0.5, dropout=0.2)
+        >>> drawn, answers, probability = participation.draw(seeds=(0, 1), m=10, round_=1)
+        >>> tuple(drawn.shape), tuple(answers.shape), probability
+        ((2, 5), (2, 5), 0.4)
     """
 
     fraction: float = 1.0
@@ -68,6 +74,11 @@ class Task:
         average: Whether `Average` takes the models before the server's step, θ⁽¹⁾..θ⁽ᵀ⁾, or after it.
         batch_norm: With which statistics models with BatchNorm are evaluated.
         participation: Who takes part.
+
+    Examples:
+        >>> task = eq.federated.Task(split=eq.federated.PartialClass(classes=2, clients=5), rounds=20)
+        >>> task.split.clients, task.model, task.loss
+        (5, Dense(sizes=(64, 50, 10)), 'received')
     """
 
     data: str = "digits"

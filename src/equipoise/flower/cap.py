@@ -20,6 +20,12 @@ class LossCap:
     Attributes:
         quantile: q in [0, 1], interpolated linearly.
         factor: At least 1.
+
+    Examples:
+        >>> from equipoise.flower import LossCap
+        >>> losses = torch.tensor([1.0, 2.0, 100.0])
+        >>> torch.minimum(losses, LossCap(quantile=1.0).limits(losses)).tolist()  # the largest counts as the second
+        [1.0, 2.0, 2.0]
     """
 
     quantile: float = 0.9

@@ -54,6 +54,18 @@ def reply(
         loss: The loss that decides the objective's weight.
         examples: Samples.
         accuracy: The share of them classified rightly, if that means something.
+
+    Examples:
+        >>> from flwr.app import ArrayRecord
+        >>> from equipoise.flower import LocalGrid, PreferenceStrategy, reply
+        >>> def client(message, context):  # a train function of one's own
+        ...     k = context.node_config["partition-id"]
+        ...     return reply(message, context, torch.nn.Linear(1, 1), loss=1.0 + k, examples=10)
+        >>> strategy = PreferenceStrategy(eq.OMD(), objectives=2, fraction_evaluate=0.0)
+        >>> first = ArrayRecord(torch.nn.Linear(1, 1).state_dict())
+        >>> result = strategy.start(LocalGrid(client, 2), first, num_rounds=1)
+        >>> result.train_metrics_clientapp[1]["agnostic-loss"]
+        2.0
     """
     told: dict[str, int | float | list[int] | list[float]] = {
         CLIENT: int(context.node_config["partition-id"]),
@@ -93,6 +105,17 @@ def train_function(
 
     Returns:
         A function for `ClientApp.train()`.
+
+    Examples:
+        >>> from flwr.app import ArrayRecord
+        >>> from equipoise.federated import LocalWork
+        >>> from equipoise.flower import LocalGrid, PreferenceStrategy, train_function
+        >>> model, held = lambda: torch.nn.Linear(1, 2), (torch.tensor([[-1.0], [1.0]]), torch.tensor([0, 1]))
+        >>> client = train_function(model, lambda context: held, LocalWork(epochs=5, step_size=1.0))
+        >>> strategy = PreferenceStrategy(eq.Linear(), objectives=2, fraction_evaluate=0.0)
+        >>> result = strategy.start(LocalGrid(client, 2), ArrayRecord(model().state_dict()), num_rounds=5)
+        >>> result.train_metrics_clientapp[5]["accuracy"]
+        1.0
     """
     require(loss in {"received", "trajectory"}, 'loss must be "received" or "trajectory"', loss)
 
@@ -140,6 +163,20 @@ def evaluate_function(
 
     Returns:
         A function for `ClientApp.evaluate()`.
+
+    Examples:
+        >>> from flwr.app import ArrayRecord
+        >>> from flwr.clientapp import ClientApp
+        >>> from equipoise.federated import LocalWork
+        >>> from equipoise.flower import LocalGrid, PreferenceStrategy, evaluate_function, train_function
+        >>> model, held = lambda: torch.nn.Linear(1, 2), (torch.tensor([[-1.0], [1.0]]), torch.tensor([0, 1]))
+        >>> app = ClientApp()
+        >>> train = app.train()(train_function(model, lambda context: held, LocalWork(epochs=20, step_size=1.0)))
+        >>> evaluate = app.evaluate()(evaluate_function(model, lambda context: held))
+        >>> strategy = PreferenceStrategy(eq.Linear(), objectives=2)
+        >>> result = strategy.start(LocalGrid(app, 2), ArrayRecord(model().state_dict()), num_rounds=1)
+        >>> result.evaluate_metrics_clientapp[1]["accuracy"]
+        1.0
     """
 
     def evaluate(message: Message, context: Context) -> Message:

@@ -24,6 +24,19 @@ class LocalGrid(Grid):
         clients: Their number.
         run_config: What every client's context says about the run.
         lost: Told the node id and the message, says whether the answer never comes.
+
+    Examples:
+        >>> from flwr.app import ArrayRecord
+        >>> from equipoise.flower import LocalGrid, PreferenceStrategy, reply
+        >>> def client(message, context):
+        ...     return reply(message, context, torch.nn.Linear(1, 1), loss=1.0, examples=10)
+        >>> grid = LocalGrid(client, 3, lost=lambda node, message: node == 2)
+        >>> list(grid.get_node_ids())
+        [1, 2, 3]
+        >>> strategy = PreferenceStrategy(eq.OMD(), objectives=3, fraction_evaluate=0.0)
+        >>> result = strategy.start(grid, ArrayRecord(torch.nn.Linear(1, 1).state_dict()), num_rounds=1)
+        >>> result.train_metrics_clientapp[1]["objectives-heard"]
+        2
     """
 
     def __init__(

@@ -33,11 +33,26 @@ class Heard(NamedTuple):
 
 
 class Rejected(NamedTuple):
-    """An answer that does not count."""
+    """An answer that does not count.
+
+    Examples:
+        >>> from flwr.app import ArrayRecord
+        >>> from equipoise.flower import LocalGrid, PreferenceStrategy, reply
+        >>> def client(message, context):
+        ...     return reply(message, context, torch.nn.Linear(1, 1), loss=float("nan"), examples=10)
+        >>> strategy = PreferenceStrategy(eq.OMD(), objectives=2, fraction_evaluate=0.0)
+        >>> first = ArrayRecord(torch.nn.Linear(1, 1).state_dict())
+        >>> result = strategy.start(LocalGrid(client, 2), first, num_rounds=1)
+        >>> strategy.rejected[0]
+        Rejected(round=1, node=1, reason='loss must be finite; found nan')
+    """
 
     round: int
+    """t, from 1."""
     node: int
+    """The id of the node that sent it."""
     reason: str
+    """What was wrong with it."""
 
 
 class _BadReplyError(Exception):

@@ -12,8 +12,8 @@ from equipoise.conversion import Adaptive, AdaptiveState, Average, Conversion, s
 from equipoise.errors import require
 from equipoise.flower import arrays as sums
 from equipoise.flower.checkpoint import Checkpoint, Kept
-from equipoise.train.archive import Numbers, carry_out
 from equipoise.train.checkpoint import check_tensors, describe
+from equipoise.train.slots import InMemory, Numbers, carry_out
 from equipoise.weighting import Weighting
 
 __all__ = ["Server", "ServerOptimizer"]
@@ -150,7 +150,8 @@ class Server:
             slots = store.resize(slots, 0, ledger.weights.shape[-1])
         plan, ledger = how.ledger.update(losses, ledger, mask)
         numbers = Numbers(*(number.item() for number in plan))  # type: ignore[arg-type]
-        carry_out(numbers, self.learned, slots)
+        views = [{name: held[j] for name, held in slots.items()} for j in range(ledger.weights.shape[-1])]
+        carry_out(numbers, self.learned, InMemory(views, follows=True))
         self._changed |= {numbers.into} if numbers.mix > 0 else set()
         self._changed |= {numbers.write} if numbers.gain > 0 else set()
         self.record = AdaptiveState(ledger, slots)

@@ -84,6 +84,19 @@ class PreferenceStrategy(FedAvg):
         resume: A folder with such a state: `start` goes on after its round, and on writing to it.
         **fedavg: Arguments of Flower's `FedAvg`, such as `fraction_train` and `min_available_nodes`. What
             `train_metrics_aggr_fn` and `evaluate_metrics_aggr_fn` give is added to the metrics.
+
+    Examples:
+        >>> from flwr.app import ArrayRecord
+        >>> from equipoise.flower import LocalGrid, PreferenceStrategy, reply
+        >>> def client(message, context):  # moves the model by 1 or by −1, whatever it gets
+        ...     model, k = torch.nn.Linear(1, 1, bias=False), context.node_config["partition-id"]
+        ...     model.load_state_dict(message.content["arrays"].to_torch_state_dict())
+        ...     model.weight.data += (1.0, -1.0)[k]
+        ...     return reply(message, context, model, loss=1.0, examples=10)
+        >>> strategy = PreferenceStrategy(eq.Linear(), [0.25, 0.75], objectives=2, fraction_evaluate=0.0)
+        >>> result = strategy.start(LocalGrid(client, 2), ArrayRecord({"weight": torch.zeros(1, 1)}), num_rounds=1)
+        >>> result.arrays["weight"].numpy().item()  # 0.25·1 − 0.75·1
+        -0.5
     """
 
     def __init__(

@@ -18,6 +18,10 @@ def non_dominated(points: Tensor) -> Tensor:
 
     Returns:
         A boolean mask (*B, n).
+
+    Examples:
+        >>> eq.metrics.non_dominated(torch.tensor([[1.0, 3.0], [2.0, 2.0], [3.0, 3.0]])).tolist()
+        [True, True, False]
     """
     _check("points", points)
     shape = (*points.shape[:-1], points.shape[-2])
@@ -43,6 +47,11 @@ def igd(points: Tensor, front: Tensor) -> Tensor:
 
     Returns:
         The distances (*B,), differentiable.
+
+    Examples:
+        >>> front = torch.tensor([[0.0, 4.0], [3.0, 0.0]])
+        >>> eq.metrics.igd(torch.tensor([[3.0, 0.0]]), front).item()  # mean of 5 and 0
+        2.5
     """
     return _mean_distance(points, front, dominating=False)
 
@@ -58,6 +67,11 @@ def igd_plus(points: Tensor, front: Tensor) -> Tensor:
 
     Returns:
         The distances (*B,), differentiable.
+
+    Examples:
+        >>> front = torch.tensor([[0.0, 4.0], [3.0, 0.0]])
+        >>> eq.metrics.igd_plus(torch.tensor([[3.0, 0.0]]), front).item()  # mean of 3 and 0
+        1.5
     """
     return _mean_distance(points, front, dominating=True)
 

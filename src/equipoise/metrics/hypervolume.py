@@ -26,6 +26,11 @@ def hypervolume(points: Tensor, reference: Sequence[float] | Tensor) -> Tensor:
     Raises:
         ValueError: If the shapes do not fit.
         ImportError: If m > 2 and moocore is not installed.
+
+    Examples:
+        >>> points = torch.tensor([[1.0, 2.0], [2.0, 1.0], [4.0, 0.0]])
+        >>> eq.metrics.hypervolume(points, (3.0, 3.0)).item()  # 2×1 + 1×1; the last is beyond the reference
+        3.0
     """
     fits = points.ndim >= 2 and points.shape[-1] >= 2
     require(fits, "points must have shape (*B, n, m) with m ≥ 2", [*points.shape])

@@ -23,6 +23,10 @@ def tch(losses: Tensor, preference: Tensor | Sequence[float], ideal: float | Ten
 
     Returns:
         The values (*B,).
+
+    Examples:
+        >>> eq.metrics.tch(torch.tensor([4.0, 2.0]), [0.25, 0.75]).item()  # the larger of 1 and 1.5
+        1.5
     """
     return _weighted(losses, preference, ideal).amax(-1)
 
@@ -40,6 +44,11 @@ def imbalance(losses: Tensor, preference: Tensor | Sequence[float], ideal: float
 
     Returns:
         The imbalances (*B,).
+
+    Examples:
+        >>> losses = torch.tensor([[4.0, 2.0], [3.0, 1.0]])
+        >>> eq.metrics.imbalance(losses, [0.25, 0.75]).tolist()  # 1.5/1 − 1, and 0.75 = 0.75
+        [0.5, 0.0]
     """
     weighted = _weighted(losses, preference, ideal)
     high, low = weighted.amax(-1), weighted.amin(-1)
@@ -61,6 +70,11 @@ def angle(losses: Tensor, preference: Tensor | Sequence[float], ideal: float | T
 
     Returns:
         The angles (*B,).
+
+    Examples:
+        >>> losses = torch.tensor([[3.0, 1.0], [1.0, 0.0]])
+        >>> [round(value, 3) for value in eq.metrics.angle(losses, [0.25, 0.75]).tolist()]  # the ray is (3, 1)
+        [0.0, 0.322]
     """
     preference = _fitting(losses, preference)
     least = preference.amin(-1, keepdim=True)

@@ -16,6 +16,14 @@ def pareto_stationarity(gramian: Tensor) -> Tensor:
 
     Returns:
         The norms (*B,), without gradient, in the dtype of the Gramian; NaN where it is not finite.
+
+    Examples:
+        >>> J = torch.tensor([[3.0, 0.0], [0.0, 4.0]])
+        >>> round(eq.metrics.pareto_stationarity(J @ J.mT).item(), 6)  # 12/5, the height of the triangle 3-4-5
+        2.4
+        >>> J = torch.tensor([[1.0, 0.0], [-2.0, 0.0]])
+        >>> eq.metrics.pareto_stationarity(J @ J.mT).item()
+        0.0
     """
     alpha = min_norm(gramian)
     pull = (gramian.detach().to(alpha.dtype) @ alpha.unsqueeze(-1)).squeeze(-1)

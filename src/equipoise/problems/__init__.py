@@ -40,6 +40,13 @@ def problems() -> dict[str, KnownFront]:
     """The problems by name: those of the paper's hypervolume table in its order, then the others.
 
     DTLZ problems have three objectives here; construct them for another number.
+
+    Examples:
+        >>> problems = eq.problems.problems()
+        >>> problems["DTLZ2"].m, problems["DTLZ2"].d
+        (3, 12)
+        >>> list(problems)[:3]
+        ['VLMOP2', 'F1', 'F2']
     """
     paper: list[KnownFront] = [VLMOP2(), F1(), F2(), F3(), F4(), F5(), F6()]
     others: list[KnownFront] = [VLMOP1(), ZDT1(), ZDT2(), ZDT3(), ZDT4(), ZDT6()]

@@ -22,6 +22,11 @@ class Bounds(NamedTuple):
         U: Of the losses: 0 ≤ f_i ≤ U.
         L: Of the gradients: ‖∇f_i‖_∞ ≤ L.
         R: Of the variables: ‖θ‖_∞ ≤ R.
+
+    Examples:
+        >>> bounds = eq.problems.Needle(4).bounds
+        >>> bounds.R, round(bounds.U, 3), round(bounds.L, 3)  # ½ + 90 % of it, and 0.45 in 10 variables
+        (1.0, 0.95, 0.045)
     """
 
     U: float
@@ -54,6 +59,13 @@ class Planted:
         radius: R > 0.
         noise: σ in [0, 1].
         preference: w, positive and summing to 1; uniform if not given.
+
+    Examples:
+        >>> problem = eq.problems.Planted(m=4, d=3)
+        >>> problem.value, problem.gap(problem.optimum).item() < 1e-9
+        (0.125, True)
+        >>> bool((problem.gap(problem.initial(100, seed=0)) > 0).all())
+        True
     """
 
     m: int
@@ -177,9 +189,21 @@ class Needle(Planted):
     """One objective against the rest: λ* has half its weight on the first, and the others all say the same.
 
     The case that the factor log m of EG's bound, against m of PGD's, is about: a weight has to grow from 1/m to ½.
+    It has the attributes of `Planted`; m must be at least 2.
+
+    Examples:
+        >>> problem = eq.problems.Needle(m=5)
+        >>> problem.dual.tolist()
+        [0.5, 0.125, 0.125, 0.125, 0.125]
+        >>> problem.gap(problem.optimum).item() < 1e-9
+        True
     """
 
     name: ClassVar[str] = "Needle"
+
+    def __post_init__(self) -> None:
+        require(self.m >= 2, "m must be at least 2", self.m)
+        super().__post_init__()
 
     @property
     def optimum(self) -> Tensor:

@@ -102,6 +102,15 @@ class DTLZ1(DTLZ):
 
         g = 100 [k + Σ_{i≥m} ((x_i - 1/2)² - cos(20π(x_i - 1/2)))]
         f_1 = (1 + g)/2 · x_1 ⋯ x_{m-1},   f_j = (1 + g)/2 · x_1 ⋯ x_{m-j} (1 - x_{m-j+1})
+
+    Attributes:
+        m: Number of objectives, at least 2.
+        k: Number of variables that measure the distance, at least 1.
+
+    Examples:
+        >>> problem = eq.problems.DTLZ1(m=3)
+        >>> problem.losses(torch.full((problem.d,), 0.5)).tolist()  # on the front: they sum to ½
+        [0.125, 0.125, 0.25]
     """
 
     k: int = 5
@@ -139,6 +148,16 @@ class DTLZ2(DTLZ):
 
         g = Σ_{i≥m} (x_i - 1/2)²
         f_1 = (1 + g) cos θ_1 ⋯ cos θ_{m-1},   f_j = (1 + g) cos θ_1 ⋯ cos θ_{m-j} sin θ_{m-j+1}
+
+    Attributes:
+        m: Number of objectives, at least 2.
+        k: Number of variables that measure the distance, at least 1.
+
+    Examples:
+        >>> problem = eq.problems.DTLZ2(m=3)
+        >>> losses = problem.losses(torch.full((problem.d,), 0.5))
+        >>> [round(value, 3) for value in losses.tolist()]  # cos² 45°, cos 45° sin 45°, sin 45°
+        [0.5, 0.5, 0.707]
     """
 
     name: ClassVar[str] = "DTLZ2"
@@ -171,7 +190,18 @@ class DTLZ2(DTLZ):
 
 @dataclass(frozen=True)
 class DTLZ3(DTLZ2):
-    """DTLZ2 with the g of DTLZ1: a spherical front behind many local ones."""
+    """DTLZ2 with the g of DTLZ1: a spherical front behind many local ones.
+
+    Attributes:
+        m: Number of objectives, at least 2.
+        k: Number of variables that measure the distance, at least 1.
+
+    Examples:
+        >>> problem = eq.problems.DTLZ3(m=2, k=1)
+        >>> x = torch.tensor([[0.0, 0.5], [0.0, 0.6]])
+        >>> [round(value, 3) for value in problem.losses(x)[:, 0].tolist()]  # the front, and a local one behind it
+        [1.0, 2.0]
+    """
 
     name: ClassVar[str] = "DTLZ3"
 
@@ -190,6 +220,13 @@ class DTLZ4(DTLZ2):
         m: Number of objectives, at least 2.
         k: Number of variables that measure the distance, at least 1.
         alpha: α ≥ 1.
+
+    Examples:
+        >>> x = torch.tensor([0.9, *(10 * [0.5])])
+        >>> [round(value, 3) for value in eq.problems.DTLZ4(m=2).losses(x).tolist()]  # almost the end (1, 0)
+        [1.0, 0.0]
+        >>> [round(value, 3) for value in eq.problems.DTLZ2(m=2).losses(x).tolist()]
+        [0.156, 0.988]
     """
 
     alpha: float = 100.0
@@ -216,6 +253,15 @@ class DTLZ7(DTLZ):
 
     On the Pareto set, where g = 1, f_m = 2m - Σ_{i<m} φ(f_i) with φ(t) = t (1 + sin(3πt)). A point is
     optimal if each φ(f_i) is larger than φ at any smaller f_i.
+
+    Attributes:
+        m: Number of objectives, at least 2.
+        k: Number of variables that measure the distance, at least 1.
+
+    Examples:
+        >>> problem = eq.problems.DTLZ7(m=3)
+        >>> problem.d, problem.losses(torch.zeros(problem.d)).tolist()  # f_3 = 2m at this corner of the front
+        (22, [0.0, 0.0, 6.0])
     """
 
     k: int = 20

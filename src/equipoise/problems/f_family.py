@@ -97,7 +97,23 @@ class FProblem(ABC):
 
 @dataclass(frozen=True)
 class F1(FProblem):
-    """y_i = x_i - (2x_1 - 1)²."""
+    """A convex front, f2 = 1 - √f1, behind a Pareto set that is a parabola over x_1.
+
+    With i = 2..d, g1 over the odd and g2 over the even i:
+
+        y_i = x_i - (2x_1 - 1)²
+        g1 = 1 + mean y_i²,   f1 = g1 x_1,   g2 = 1 + mean y_i²,   f2 = g2 (1 - √(x_1/g2))
+
+    Attributes:
+        d: Number of variables, at least 3.
+
+    Examples:
+        >>> problem = eq.problems.F1()
+        >>> problem.losses(torch.full((6,), 0.25)).tolist()  # y = 0: on the front
+        [0.25, 0.5]
+        >>> problem.m, problem.d, problem.lower, problem.upper
+        (2, 6, 0.0, 1.0)
+    """
 
     name: ClassVar[str] = "F1"
 
@@ -108,7 +124,19 @@ class F1(FProblem):
 
 @dataclass(frozen=True)
 class F2(FProblem):
-    """y_i = x_i - x_1^{(1 + 3(i-2)/(d-2))/2}."""
+    """As F1 with y_i = x_i - x_1^{(1 + 3(i-2)/(d-2))/2}.
+
+    Attributes:
+        d: Number of variables, at least 3.
+
+    Examples:
+        >>> problem = eq.problems.F2(d=4)
+        >>> x = problem.pareto_set(3)[1]
+        >>> [round(value, 3) for value in x.tolist()]
+        [0.25, 0.5, 0.177, 0.062]
+        >>> [round(value, 3) for value in problem.losses(x).tolist()]  # f2 = 1 − √f1
+        [0.25, 0.5]
+    """
 
     name: ClassVar[str] = "F2"
 
@@ -119,7 +147,19 @@ class F2(FProblem):
 
 @dataclass(frozen=True)
 class F3(FProblem):
-    """y_i = x_i - (sin(4πx_1 + iπ/d) + 1)/2, and f2 = g2 (1 - √x_1)."""
+    """As F1 with y_i = x_i - (sin(4πx_1 + iπ/d) + 1)/2, and f2 = g2 (1 - √x_1).
+
+    Attributes:
+        d: Number of variables, at least 3.
+
+    Examples:
+        >>> problem = eq.problems.F3(d=4)
+        >>> x = problem.pareto_set(3)[1]
+        >>> [round(value, 3) for value in x.tolist()]
+        [0.25, 0.0, 0.146, 0.5]
+        >>> [round(value, 3) for value in problem.losses(x).tolist()]  # f2 = 1 − √f1
+        [0.25, 0.5]
+    """
 
     name: ClassVar[str] = "F3"
 
@@ -133,7 +173,19 @@ class F3(FProblem):
 
 @dataclass(frozen=True)
 class F4(FProblem):
-    """y_i = (2x_i - 1) - 0.8 x_1 {sin for even i | cos for odd i}(4πx_1 + iπ/d)."""
+    """As F1 with y_i = (2x_i - 1) - 0.8 x_1 {sin for even i | cos for odd i}(4πx_1 + iπ/d).
+
+    Attributes:
+        d: Number of variables, at least 3.
+
+    Examples:
+        >>> problem = eq.problems.F4(d=4)
+        >>> x = problem.pareto_set(3)[1]
+        >>> [round(value, 3) for value in x.tolist()]
+        [0.25, 0.4, 0.571, 0.5]
+        >>> [round(value, 3) for value in problem.losses(x).tolist()]  # f2 = 1 − √f1
+        [0.25, 0.5]
+    """
 
     name: ClassVar[str] = "F4"
     centred: ClassVar[bool] = True
@@ -146,7 +198,19 @@ class F4(FProblem):
 
 @dataclass(frozen=True)
 class F5(FProblem):
-    """As F4, with the argument of the cosine divided by 3."""
+    """As F4, with the argument of the cosine divided by 3.
+
+    Attributes:
+        d: Number of variables, at least 3.
+
+    Examples:
+        >>> problem = eq.problems.F5(d=4)
+        >>> x = problem.pareto_set(3)[1]
+        >>> [round(value, 3) for value in x.tolist()]
+        [0.25, 0.4, 0.474, 0.5]
+        >>> [round(value, 3) for value in problem.losses(x).tolist()]  # f2 = 1 − √f1
+        [0.25, 0.5]
+    """
 
     name: ClassVar[str] = "F5"
     centred: ClassVar[bool] = True
@@ -159,13 +223,21 @@ class F5(FProblem):
 
 @dataclass(frozen=True)
 class F6(FProblem):
-    """y_i = (2x_i - 1) - (0.3 x_1² cos(12πx_1 + 4iπ/d) + 0.6 x_1) {sin | cos}(6πx_1 + iπ/d).
+    """As F1 with y_i = (2x_i - 1) - (0.3 x_1² cos(12πx_1 + 4iπ/d) + 0.6 x_1) {sin | cos}(6πx_1 + iπ/d).
 
     Sine for even i, cosine for odd i.
 
     Attributes:
         d: Number of variables.
         quartic: Take y_i⁴ instead of y_i² in g2, as in the published hypervolume table.
+
+    Examples:
+        >>> problem = eq.problems.F6(d=4)
+        >>> x = problem.pareto_set(3)[1]
+        >>> [round(value, 3) for value in x.tolist()]
+        [0.25, 0.5, 0.56, 0.566]
+        >>> [round(value, 3) for value in problem.losses(x).tolist()]  # f2 = 1 − √f1
+        [0.25, 0.5]
     """
 
     quartic: bool = False

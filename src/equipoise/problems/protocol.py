@@ -7,7 +7,19 @@ from torch import Tensor
 
 @runtime_checkable
 class Problem(Protocol):
-    """Objectives to minimise over a box: all that the solver needs."""
+    """Objectives to minimise over a box: all that the solver needs.
+
+    Examples:
+        >>> class Points:
+        ...     name, m, d, lower, upper = "Points", 2, 1, -1.0, 3.0
+        ...     def losses(self, x):
+        ...         return torch.cat((x**2, (x - 2) ** 2), -1)
+        ...     def initial(self, count, seed):
+        ...         return torch.ones(count, 1)
+        >>> found = eq.solve(Points(), [[0.1, 0.9]], step_size=0.1, steps=200)
+        >>> round(found.params["solution"].item(), 1)  # 0.1 x² = 0.9 (x − 2)²
+        1.5
+    """
 
     @property
     def name(self) -> str:
@@ -45,7 +57,15 @@ class Problem(Protocol):
 
 @runtime_checkable
 class KnownFront(Problem, Protocol):
-    """A problem whose Pareto front is known in closed form."""
+    """A problem whose Pareto front is known in closed form.
+
+    Examples:
+        >>> problem = eq.problems.ZDT1()
+        >>> problem.front(3).tolist()  # f2 = 1 − √f1
+        [[0.0, 1.0], [0.25, 0.5], [1.0, 0.0]]
+        >>> eq.metrics.igd(problem.front(3), problem.front(3)).item()
+        0.0
+    """
 
     @property
     def reference(self) -> tuple[float, ...]:

@@ -20,6 +20,16 @@ class VLMOP1:
     The Pareto set is the segment x_i = t, t in [0, 2], and the front is √f1 + √f2 = 2. The published
     box, [-10⁵, 10⁵], is too wide for gradient steps; this one has the Pareto set in its middle third.
     The reference point is 1.1 times the nadir point (4, 4).
+
+    Attributes:
+        d: Number of variables.
+
+    Examples:
+        >>> problem = eq.problems.VLMOP1()
+        >>> problem.losses(torch.tensor([0.5])).tolist()
+        [0.25, 2.25]
+        >>> problem.m, problem.lower, problem.upper
+        (2, -2.0, 4.0)
     """
 
     d: int = 1

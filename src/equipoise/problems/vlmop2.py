@@ -22,6 +22,18 @@ class VLMOP2:
 
     The Pareto set is the segment x_i = t/√d, t in [-1, 1]; on it f1 = 1 - exp(-(t-1)²) and
     f2 = 1 - exp(-(t+1)²). Runs start in the box around that segment.
+
+    Attributes:
+        d: Number of variables.
+
+    Examples:
+        >>> problem = eq.problems.VLMOP2()
+        >>> problem.m, problem.d, problem.lower, problem.upper
+        (2, 10, -1.0, 1.0)
+        >>> [round(value, 3) for value in problem.losses(torch.zeros(10)).tolist()]  # 1 − 1/e, in the middle
+        [0.632, 0.632]
+        >>> [round(value, 3) for value in problem.solution(torch.tensor([0.5, 0.5])).tolist()]
+        [0.632, 0.632]
     """
 
     d: int = 10

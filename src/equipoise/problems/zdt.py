@@ -88,6 +88,16 @@ class ZDT1(ZDT):
     """A convex front, f2 = 1 - √f1.
 
     f1 = x_1,   g = 1 + 9 mean_{i≥2} x_i,   f2 = g (1 - √(f1/g))
+
+    Attributes:
+        d: Number of variables, at least 2.
+
+    Examples:
+        >>> problem = eq.problems.ZDT1(d=3)
+        >>> problem.losses(torch.tensor([0.25, 0.0, 0.0])).tolist()  # on the front
+        [0.25, 0.5]
+        >>> [round(value, 3) for value in problem.losses(torch.tensor([0.4, 1.0, 1.0])).tolist()]  # g = 10
+        [0.4, 8.0]
     """
 
     name: ClassVar[str] = "ZDT1"
@@ -112,6 +122,16 @@ class ZDT2(ZDT):
     """A concave front, f2 = 1 - f1².
 
     f1 = x_1,   g = 1 + 9 mean_{i≥2} x_i,   f2 = g (1 - (f1/g)²)
+
+    Attributes:
+        d: Number of variables, at least 2.
+
+    Examples:
+        >>> problem = eq.problems.ZDT2(d=3)
+        >>> problem.losses(torch.tensor([0.5, 0.0, 0.0])).tolist()  # on the front
+        [0.5, 0.75]
+        >>> [round(value, 3) for value in problem.solution(torch.tensor([0.6, 0.4])).tolist()]  # 0.6 f1 = 0.4 f2
+        [0.5, 0.75]
     """
 
     name: ClassVar[str] = "ZDT2"
@@ -142,6 +162,14 @@ class ZDT3(ZDT):
 
     f2 falls below zero, to -0.773. Tchebycheff scalarization with the ideal point 0 cannot ask for a
     negative objective: positive preferences lead to the part of the front with f2 > 0, f1 < 0.4297, alone.
+
+    Attributes:
+        d: Number of variables, at least 2.
+
+    Examples:
+        >>> problem = eq.problems.ZDT3(d=3)
+        >>> [round(value, 3) for value in problem.losses(torch.tensor([0.25, 0.0, 0.0])).tolist()]  # 1 − ½ − ¼ sin 2.5π
+        [0.25, 0.25]
     """
 
     name: ClassVar[str] = "ZDT3"
@@ -204,6 +232,14 @@ class ZDT4(ZDT1):
 
     The published variables y_2..y_d lie in [-5, 5]. Here all lie in [0, 1], as x_1 does, and
     y_i = 10 x_i - 5: derivatives by x_i are ten times those by y_i.
+
+    Attributes:
+        d: Number of variables, at least 2.
+
+    Examples:
+        >>> problem = eq.problems.ZDT4(d=3)
+        >>> problem.losses(torch.tensor([0.25, 0.5, 0.5])).tolist()  # y = 0: on the front of ZDT1
+        [0.25, 0.5]
     """
 
     d: int = 10
@@ -228,6 +264,16 @@ class ZDT6(ZDT):
         f1 = 1 - exp(-4x_1) sin⁶(6πx_1),   g = 1 + 9 (mean_{i≥2} x_i)^{1/4},   f2 = g (1 - (f1/g)²)
 
     Every f1 above 0.2808 belongs to several x_1; `pareto_set` gives the smallest.
+
+    Attributes:
+        d: Number of variables, at least 2.
+
+    Examples:
+        >>> problem = eq.problems.ZDT6(d=3)
+        >>> problem.losses(torch.tensor([0.0, 0.0, 0.0])).tolist()  # the end of the front
+        [1.0, 0.0]
+        >>> [round(value, 3) for value in problem.front(5)[0].tolist()]  # the other end
+        [0.281, 0.921]
     """
 
     d: int = 10

@@ -1,109 +1,339 @@
-"""The archive of a training run: the plans of `Adaptive`, carried out by their numbers.
+"""The record of a training run: the arithmetic of a conversion where the losses are, its copies in slots.
 
-One model at a time, the host can know which slots a plan speaks of. Nothing but these is touched then, in place: a
-step costs one copy of the model, not one of several. On the CPU the plan is read at once; on an accelerator, where
-that would make the host wait, θ is put aside and the plan read when the next one comes.
+On the CPU a plan is read at once. On an accelerator, where that would make the host wait, a courier holds θ and the
+plan is carried out by the time the next one comes. On a CUDA device the arithmetic, some hundred small kernels, is one
+captured graph on a stream of its own, beside the training.
 """
 
-from collections.abc import Mapping
-from typing import NamedTuple
+import warnings
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from typing import Any, Literal, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
-from equipoise.conversion import Adaptive, AdaptiveState, Plan
+from equipoise.conversion import Adaptive, AdaptiveState, Average, Conversion, Last
 from equipoise.conversion.protocol import Params, check, check_record, record_dtype
+from equipoise.conversion.store import mean_of, shares
+from equipoise.errors import StoreError
+from equipoise.host import Fetched, fetch
+from equipoise.replay import Replayed
+from equipoise.state import flatten, unflatten
+from equipoise.train.courier import Courier, Held, Job
+from equipoise.train.slots import Numbers, Slots, carry_out
 
-__all__ = ["Archive", "Numbers", "carry_out"]
+__all__ = ["Archive", "Direct", "Planned", "Record", "capacity"]
+
+Planned = Adaptive | Average | Last
+"""Conversions that say what happens to the copies instead of doing it."""
 
 
-class Numbers(NamedTuple):
-    """A plan for one model, as numbers on the host."""
+def capacity(conversion: Planned) -> int:
+    """How many slots it needs."""
+    return (conversion.capacity or 0) if isinstance(conversion, Adaptive) else 1
 
-    into: int
-    other: int
-    mix: float
-    write: int
-    gain: float
+
+class Record(Protocol):
+    """What a run has recorded."""
+
+    recorded: int
+    """Iterates."""
+
+    def poll(self) -> None:
+        """Raise what is known to have gone wrong, without waiting."""
+        ...
+
+    def send(self, params: Params) -> None:
+        """Parameters that are likely to be recorded next, unchanged."""
+        ...
+
+    def update(self, params: Params, losses: Tensor, mask: Tensor | None = None) -> None:
+        """Enter one iterate with its losses (m,)."""
+        ...
+
+    def settle(self) -> None:
+        """Catch up with what was put off."""
+        ...
+
+    def output(self) -> dict[str, Tensor]:
+        """The answer; copies, on the device."""
+        ...
+
+    def numbers(self) -> Any:  # noqa: ANN401
+        """The conversion's state; its copies may be left out."""
+        ...
+
+    def state(self) -> Any:  # noqa: ANN401
+        """The conversion's state with its copies: what is in use."""
+        ...
+
+    def like(self) -> Any:  # noqa: ANN401
+        """A state of the same shapes, dtypes and names; what it holds is of no matter."""
+        ...
+
+    def load(self, state: Any) -> None:  # noqa: ANN401
+        """Take a state's numbers and copies over."""
+        ...
+
+    def to(self, device: torch.device, courier: Courier | None) -> None:
+        """Go on with parameters on another device, by this courier if one is needed."""
+        ...
+
+    def close(self) -> None:
+        """Record no more in a store that others may want."""
+        ...
+
+
+class Direct:
+    """A record that the conversion keeps itself, on the device of the parameters.
+
+    Args:
+        conversion: Any.
+        params: θ at the start.
+        losses: Of shape (m,); looked at for dtype and device only.
+    """
+
+    def __init__(self, conversion: Conversion[Any], params: Params, losses: Tensor) -> None:
+        self.conversion, self.recorded = conversion, 0
+        self._state = conversion.init(params, losses)
+
+    def poll(self) -> None:
+        """Nothing is put off."""
+
+    def send(self, params: Params) -> None:
+        """Nothing travels."""
+
+    def update(self, params: Params, losses: Tensor, mask: Tensor | None = None) -> None:
+        """In place."""
+        self._state = self.conversion.update(params, losses, self._state, mask=mask)
+        self.recorded += 1
+
+    def settle(self) -> None:
+        """Nothing is put off."""
+
+    def output(self) -> dict[str, Tensor]:
+        """The conversion's."""
+        return self.conversion.output(self._state)
+
+    def numbers(self) -> Any:  # noqa: ANN401
+        """The state."""
+        return self._state
+
+    def state(self) -> Any:  # noqa: ANN401
+        """The state."""
+        return self._state
+
+    def like(self) -> Any:  # noqa: ANN401
+        """The state."""
+        return self._state
+
+    def load(self, state: Any) -> None:  # noqa: ANN401
+        """In place: a record may be large, and no second one is made."""
+        found = flatten(state)
+        for name, tensor in flatten(self._state).items():
+            tensor.copy_(found[name])
+
+    def to(self, device: torch.device, courier: Courier | None) -> None:  # noqa: ARG002
+        """Move all."""
+        self._state = _moved(self._state, device)
+
+    def close(self) -> None:
+        """There is nothing to let go of."""
 
 
 class _Queued(NamedTuple):
-    """A plan on its way to the host; its θ is put aside."""
+    """A plan on its way: what it was made from is kept until it was carried out."""
 
-    plan: Tensor
-    arrived: torch.Event | None
+    job: Job
+    held: Held
+    before: Any
+    losses: Tensor
+    mask: Tensor | None
 
 
 class Archive:
-    """What `Adaptive.update` does, to the same state, for one model.
+    """A conversion's numbers on the device of the losses, and its copies in slots wherever they are.
 
     Args:
         conversion: The conversion.
-        late: Whether a plan is read when the next one comes; `settle` reads it before.
+        params: θ at the start; looked at for names, shapes and dtypes only.
+        losses: Of shape (m,); looked at for dtype and device only.
+        slots: As many as `capacity` says; the first holds θ.
+        courier: Carries plans out by the time the next one comes; `settle` waits for it. None: at once.
+        on_error: What a StoreError of a plan does: "raise" it, at the next call where a courier was waited for, or
+            "keep" the archive as it is, and warn the first time. Neither numbers nor copies have the iterate then.
     """
 
-    def __init__(self, conversion: Adaptive, *, late: bool) -> None:
-        self.conversion, self.late = conversion, late
-        self._aside: dict[str, Tensor] = {}
+    def __init__(
+        self,
+        conversion: Planned,
+        params: Params,
+        losses: Tensor,
+        slots: Slots,
+        courier: Courier | None = None,
+        *,
+        on_error: Literal["raise", "keep"] = "raise",
+    ) -> None:
+        self.conversion, self.slots, self.recorded = conversion, slots, 0
+        self._courier, self._keeps, self._warned = courier, on_error == "keep", False
+        self._like = {n: torch.empty_like(p, dtype=record_dtype(p), device="meta") for n, p in params.items()}
+        self._numbers = _bare(conversion.init({"nothing": losses.new_zeros(())}, losses))
         self._queued: _Queued | None = None
+        self._set_out(losses.device)
 
-    def update(
-        self, params: Params, losses: Tensor, state: AdaptiveState, *, mask: Tensor | None = None
-    ) -> AdaptiveState:
-        """Enter one iterate; the copies in `state` are changed in place, now or later."""
+    def poll(self) -> None:
+        """Raise what went wrong meanwhile, and what is wrong with the slots."""
+        self.slots.check()
+        if self._queued is not None and self._queued.job.done():
+            self.settle()
+
+    def send(self, params: Params) -> None:
+        """Let the courier begin."""
+        if self._courier is not None:
+            self._courier.send(params)
+
+    def update(self, params: Params, losses: Tensor, mask: Tensor | None = None) -> None:
+        """Enter one iterate; the slots have it now, or by the next time."""
         check(params, losses)
-        check_record(params, state.slots, 0, slots=True)
-        plan, ledger = self.conversion.ledger.update(losses, state.ledger, mask)
-        self.settle(state)
-        if self.late:
-            self._queue(plan, params)
+        check_record(params, self._like, 0, slots=False)
+        self.slots.check()
+        self.settle()
+        before = self._numbers
+        if self._courier is None:
+            plan, after = self.conversion.plan(losses, before, mask)
+            numbers = Numbers(*(number.item() for number in plan))  # type: ignore[arg-type]
+            job: Callable[[], None] = partial(carry_out, numbers, params, self.slots)
+            self._numbers = after
+            self.recorded += 1
+            self._finish(job, before)
+            return
+        fetched, after = self._plan_aside(losses, before, mask)
+        held = self._courier.hold(params)
+        job = partial(_carry_out_late, fetched, held, self.slots)
+        self._queued = _Queued(self._courier.run(job), held, before, losses, mask)
+        self._numbers = after
+        self.recorded += 1
+
+    def settle(self) -> None:
+        """Wait until the last plan was carried out."""
+        queued = self._queued
+        if queued is None or self._courier is None:
+            return
+        try:
+            self._finish(queued.job.result, queued.before)
+        except Exception:
+            self._let_go(queued)
+            raise
+        self._let_go(queued)
+
+    def output(self) -> dict[str, Tensor]:
+        """The conversion's answer, slot after slot: no two of them need be in memory."""
+        numbers = self._numbers
+        if not isinstance(numbers, AdaptiveState):
+            answer = {name: tensor.clone() for name, tensor in self.slots.read(0).items()}
         else:
-            carry_out(Numbers(*(number.item() for number in plan)), params, state.slots)  # type: ignore[arg-type]
-        return AdaptiveState(ledger, state.slots)
+            share = shares(numbers.ledger.weights)
+            used = share.nonzero().flatten().tolist()
+            answer = mean_of((self.slots.read(j) for j in used), share[used].to(self.slots.device))
+        return {name: tensor.to(self._device) for name, tensor in answer.items()}
 
-    def settle(self, state: AdaptiveState) -> None:
-        """Carry out what is queued."""
-        queued, self._queued = self._queued, None
-        if queued is None:
-            return
-        if queued.arrived is not None:
-            queued.arrived.synchronize()
-        into, other, mix, write, gain = queued.plan.tolist()
-        carry_out(Numbers(int(into), int(other), mix, int(write), gain), self._aside, state.slots)
+    def numbers(self) -> Any:  # noqa: ANN401
+        """The conversion's state without copies."""
+        return self._numbers
 
-    def _queue(self, plan: Plan, params: Params) -> None:
-        if not self._aside:
-            self._aside = {name: torch.empty_like(p, dtype=record_dtype(p)) for name, p in params.items()}
-        torch._foreach_copy_([self._aside[name] for name in params], [p.detach() for p in params.values()])
-        numbers = torch.stack([number.to(plan.gain) for number in plan])
-        if numbers.device.type == "cpu":
-            self._queued = _Queued(numbers, None)
-            return
-        host = torch.empty(numbers.shape, dtype=numbers.dtype, pin_memory=numbers.device.type == "cuda")
-        host.copy_(numbers, non_blocking=True)
-        arrived = torch.Event(numbers.device)
-        arrived.record()
-        self._queued = _Queued(host, arrived)
+    def state(self) -> Any:  # noqa: ANN401
+        """With the copies: of `Adaptive` by the number of their slot, then by name."""
+        return self._with([self.slots.read(j) for j in range(capacity(self.conversion))])
+
+    def like(self) -> Any:  # noqa: ANN401
+        """With copies on no device."""
+        return self._with([self._like] * capacity(self.conversion))
+
+    def load(self, state: Any) -> None:  # noqa: ANN401
+        """Replace numbers and copies; a plan that is still on its way leaves nothing behind."""
+        with suppress(StoreError):  # what could not be written is replaced
+            self.settle()
+        copies: Any = state.slots.values() if isinstance(state, AdaptiveState) else [state.params]
+        self.slots.fill(copies)
+        held = flatten(self._numbers)
+        found = {name: tensor.to(held[name], copy=True) for name, tensor in flatten(_bare(state)).items()}
+        self._numbers = unflatten(found, self._numbers)
+
+    def to(self, device: torch.device, courier: Courier | None) -> None:
+        """Move the numbers, and the slots if they are on the device of the parameters."""
+        self.settle()
+        self._numbers = _moved(self._numbers, device)
+        self.slots.to(device)
+        self._courier = courier
+        self._set_out(device)
+
+    def close(self) -> None:
+        """Let go of the slots' place; they stay readable."""
+        self.settle()
+        self.slots.close()
+
+    def _set_out(self, device: torch.device) -> None:
+        """Compute there from now on."""
+        self._device = device
+        self._plan: Callable[..., tuple[Tensor, Any]] = self._stacked_plan
+        self._side: torch.cuda.Stream | None = None
+        if device.type == "cuda":
+            self._plan = Replayed(self._stacked_plan)
+            self._side = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+
+    def _stacked_plan(self, losses: Tensor, before: Any, mask: Tensor | None) -> tuple[Tensor, Any]:  # noqa: ANN401
+        """A plan as one tensor (5,), and the state after it."""
+        plan, after = self.conversion.plan(losses, before, mask)
+        return torch.stack([number.to(plan.gain) for number in plan]), after
+
+    def _plan_aside(self, losses: Tensor, before: Any, mask: Tensor | None) -> tuple[Fetched, Any]:  # noqa: ANN401
+        """A plan on its way to the host. What it is made from must stay until it has arrived."""
+        if self._side is None:
+            plan, after = self._plan(losses, before, mask)
+            return fetch(plan), after
+        self._side.wait_stream(torch.cuda.current_stream(self._device))
+        with torch.cuda.stream(self._side):
+            plan, after = self._plan(losses, before, mask)
+            return fetch(plan), after
+
+    def _finish(self, job: Callable[[], None], before: Any) -> None:  # noqa: ANN401
+        """Do a job; if it fails, the iterate was not recorded."""
+        try:
+            job()
+        except Exception as error:
+            self._numbers = before
+            self.recorded -= 1
+            if not (self._keeps and isinstance(error, StoreError)):
+                raise
+            if not self._warned:
+                text = f"{error}. Training goes on, and nothing is recorded until the store can be written to again"
+                warnings.warn(text, RuntimeWarning, stacklevel=2)
+            self._warned = True
+
+    def _let_go(self, queued: _Queued) -> None:
+        assert self._courier is not None  # noqa: S101
+        self._queued = None
+        self._courier.release(queued.held)
+
+    def _with(self, copies: list[dict[str, Tensor]]) -> Any:  # noqa: ANN401
+        if isinstance(self._numbers, AdaptiveState):
+            # By slot, each tensor with the shape of its parameter: a slot may be a file, and a stack of files is none.
+            slots: Any = {str(j): copy for j, copy in enumerate(copies)}
+            return self._numbers._replace(slots=slots)
+        return self._numbers._replace(params=copies[0])
 
 
-def carry_out(plan: Numbers, params: Params, slots: Mapping[str, Tensor]) -> None:
-    """Carry a plan out, in place: slots (K, ...) by name."""
-    if plan.mix > 0:
-        _blend(_at(slots, plan.into), _at(slots, plan.other), plan.mix)
-    if plan.gain > 0:
-        _blend(_at(slots, plan.write), params, plan.gain)
+def _bare(state: Any) -> Any:  # noqa: ANN401
+    """A state without copies."""
+    return state._replace(slots={}) if isinstance(state, AdaptiveState) else state._replace(params={})
 
 
-def _at(slots: Mapping[str, Tensor], index: int) -> dict[str, Tensor]:
-    return {name: held[index] for name, held in slots.items()}
+def _moved(state: Any, device: torch.device) -> Any:  # noqa: ANN401
+    return unflatten({name: tensor.to(device) for name, tensor in flatten(state).items()}, state)
 
 
-def _blend(old: Mapping[str, Tensor], new: Mapping[str, Tensor], mix: float) -> None:
-    """In place old + mix (new − old); what cannot be averaged becomes the new."""
-    averaged = [name for name, tensor in old.items() if tensor.is_floating_point() and mix < 1]
-    replaced = [name for name in old if name not in set(averaged)]
-    if averaged:
-        ends = [new[name].detach().to(old[name].dtype) for name in averaged]
-        torch._foreach_lerp_([old[name] for name in averaged], ends, mix)
-    if replaced:
-        torch._foreach_copy_([old[name] for name in replaced], [new[name].detach() for name in replaced])
+def _carry_out_late(plan: Fetched, held: Held, slots: Slots) -> None:
+    into, other, mix, write, gain = plan.wait().tolist()
+    carry_out(Numbers(int(into), int(other), mix, int(write), gain), held.wait(), slots)

@@ -22,6 +22,14 @@ def save(checkpoint: object, path: str | os.PathLike[str]) -> None:
     Args:
         checkpoint: What to save, such as a dictionary of `state_dict()`s.
         path: The file; `torch.load(path, weights_only=True)` reads it.
+
+    Examples:
+        >>> import pathlib, tempfile
+        >>> mol = eq.MultiObjective(torch.nn.Linear(1, 1), eq.OMD(), [0.5, 0.5])
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     path = pathlib.Path(folder, "run.pt")
+        ...     eq.train.save({"mol": mol.state_dict()}, path)
+        ...     mol.load_state_dict(torch.load(path, weights_only=True)["mol"])
     """
     with replacing(path) as file:
         torch.save(checkpoint, file)

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from equipoise.weighting.protocol import working_dtype
 
-__all__ = ["Group", "Seen", "mean_losses", "mean_rows", "ranks"]
+__all__ = ["Group", "Seen", "everywhere", "mean_losses", "mean_rows", "ranks"]
 
 Group: TypeAlias = "dist.ProcessGroup | None"
 """The processes that train together; None: all of them."""
@@ -37,6 +37,15 @@ class Seen(NamedTuple):
 def ranks(group: Group) -> int:
     """How many processes train together, R."""
     return dist.get_world_size(group) if dist.is_available() and dist.is_initialized() else 1
+
+
+def everywhere(fact: bool, device: torch.device, group: Group) -> bool:  # noqa: FBT001
+    """Whether something is so on all ranks, which must all ask."""
+    if ranks(group) == 1:
+        return fact
+    worst = torch.tensor(float(fact), device=device)
+    dist.all_reduce(worst, dist.ReduceOp.MIN, group=group)
+    return bool(worst)
 
 
 def mean_losses(values: Tensor, counts: Tensor | None, group: Group) -> Seen:

@@ -7,16 +7,16 @@ import torch
 from torch import Tensor
 
 from equipoise.errors import NonFiniteLossError
+from equipoise.host import Fetched, fetch
 
 __all__ = ["Watch", "blame"]
 
 
-class _Copy(NamedTuple):
-    """Losses on their way to the host."""
+class _Shown(NamedTuple):
+    """Losses that are still to be looked at."""
 
     step: int
-    values: Tensor
-    arrived: torch.Event | None
+    values: Fetched
 
 
 class Watch:
@@ -30,28 +30,20 @@ class Watch:
 
     def __init__(self, names: tuple[str, ...], when: Literal["now", "deferred"]) -> None:
         self.names, self.when = names, when
-        self._copies: list[_Copy] = []
+        self._shown: list[_Shown] = []
 
     def show(self, values: Tensor, step: int) -> None:
         """Look at losses (m,), now or later."""
         if self.when == "now":
             _refuse(values, self.names, step)
-        elif values.device.type == "cpu":
-            self._copies.append(_Copy(step, values.clone(), None))
         else:
-            host = torch.empty(values.shape, dtype=values.dtype, pin_memory=values.device.type == "cuda")
-            host.copy_(values, non_blocking=True)
-            arrived = torch.Event(values.device)
-            arrived.record()
-            self._copies.append(_Copy(step, host, arrived))
+            self._shown.append(_Shown(step, fetch(values)))
 
     def settle(self) -> None:
         """Look at what was shown before."""
-        copies, self._copies = self._copies, []
-        for copy in copies:
-            if copy.arrived is not None:
-                copy.arrived.synchronize()
-            _refuse(copy.values, self.names, copy.step)
+        shown, self._shown = self._shown, []
+        for step, values in shown:
+            _refuse(values.wait(), self.names, step)
 
 
 def _refuse(values: Tensor, names: tuple[str, ...], step: int) -> None:

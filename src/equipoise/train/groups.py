@@ -29,9 +29,11 @@ def group_losses(values: Tensor, groups: Tensor, m: int) -> tuple[Tensor, Tensor
         The mean losses in at least float32, 0 for a group that is not in the batch, (m,); and the samples of each
         group, 0 there, which masks it, (m,).
 
-    Example:
-        >>> group_losses(torch.tensor([1.0, 2.0, 4.0]), torch.tensor([2, 0, 0]), m=3)
-        (tensor([3., 0., 1.]), tensor([2., 0., 1.]))
+    Examples:
+        >>> values, groups = torch.tensor([1.0, 2.0, 4.0]), torch.tensor([2, 0, 0])
+        >>> losses, counts = eq.group_losses(values, groups, m=3)
+        >>> losses.tolist(), counts.tolist()
+        ([3.0, 0.0, 1.0], [2.0, 0.0, 1.0])
     """
     require(type(m) is int and m >= 1, "m must be a whole number of at least 1", m)
     require(values.ndim == 1, "values must be one loss per sample, of shape (n,)", lambda: tuple(values.shape))
@@ -61,13 +63,6 @@ class GroupBalancedSampler(Sampler[int]):
     through all of them before one comes again. The order is a function of seed and epoch alone, whatever the number
     of workers; with several ranks each takes its part of one order, the same number of samples each.
 
-        sampler = GroupBalancedSampler(groups)
-        loader = DataLoader(dataset, batch_size=64, sampler=sampler)
-        for epoch in range(epochs):
-            sampler.set_epoch(epoch)
-            for batch in loader:
-                ...
-
     A run that is resumed after s steps of an epoch goes on by `sampler.set_epoch(epoch, start=s * batch_size)`.
 
     Args:
@@ -80,6 +75,16 @@ class GroupBalancedSampler(Sampler[int]):
 
     Raises:
         ValueError: If a group has no samples; the message has its number.
+
+    Examples:
+        >>> groups = torch.tensor([0, 0, 0, 0, 0, 0, 1, 1])
+        >>> sampler = eq.GroupBalancedSampler(groups)
+        >>> loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(groups), batch_size=4, sampler=sampler)
+        >>> for epoch in range(2):
+        ...     sampler.set_epoch(epoch)
+        ...     print([batch.tolist().count(1) for (batch,) in loader])  # of group 1 in every batch
+        [2, 2]
+        [2, 2]
     """
 
     def __init__(

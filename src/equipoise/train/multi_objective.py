@@ -1,5 +1,6 @@
 """The shell around one's own training loop."""
 
+import os
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
@@ -14,45 +15,52 @@ from equipoise.conversion import Adaptive, Conversion
 from equipoise.conversion.protocol import record_dtype
 from equipoise.errors import StateMismatchError, require
 from equipoise.registry import Method, resolve
+from equipoise.replay import Replayed
 from equipoise.state import flatten, unflatten
-from equipoise.train import recorded
-from equipoise.train.archive import Archive
+from equipoise.train import recorded, sharded
+from equipoise.train.archive import Archive, Direct, Planned, Record, capacity
 from equipoise.train.checkpoint import check_configuration, check_tensors, describe
-from equipoise.train.distributed import Group, Seen, mean_losses, mean_rows
+from equipoise.train.courier import Aside, Courier, ToHost
+from equipoise.train.disk import OnDisk
+from equipoise.train.distributed import Group, Seen, everywhere, mean_losses, mean_rows
 from equipoise.train.finite import Watch, sound
 from equipoise.train.gradients import jacobian_rows, row_dtype, steered
 from equipoise.train.losses import Counts, Losses, check_graph, stack_counts, stack_losses
 from equipoise.train.monitor import describe_step, duals
 from equipoise.train.pending import Call, Mean, Pending
+from equipoise.train.slots import Slots, on_device, on_host
 from equipoise.weighting import Linear, Weighting
 
 __all__ = ["MultiObjective"]
 
 
 class _Committed(NamedTuple):
-    """Where the run stands after its last step."""
+    """Where the run stands after its last step; what it recorded is elsewhere."""
 
     weighting: Any
-    conversion: Any
     coefficients: Tensor
     """c of the last step in which each objective was present; w/m before, (m,)."""
     losses: Tensor
     """f of that step, NaN before, (m,)."""
 
 
+class _Saved(NamedTuple):
+    """What a checkpoint has tensors of."""
+
+    weighting: Any
+    conversion: Any
+    coefficients: Tensor
+    losses: Tensor
+
+
+_Arguments = tuple[tuple[Any, ...], dict[str, Any]]
+"""Of a call: positional ones and those by name."""
 _Chosen = tuple[Tensor, Any]
 """Coefficients (m,), and the state of the weighting that they go with."""
 
 
 class MultiObjective:
     r"""A weighting and a conversion in one's own training loop.
-
-        mol = MultiObjective(model, OMD(), preference=[0.3, 0.7], conversion=Adaptive(capacity=8), optimizer=optimizer)
-        for batch in loader:
-            mol(losses(model, batch)).backward()
-            optimizer.step()
-            optimizer.zero_grad()
-        model.load_state_dict(mol.solution())
 
     With an `optimizer`, θ⁽ᵗ⁾ is recorded just before it steps and λ committed just after: once per step, with the
     count-weighted mean of the losses of all calls whose gradients the step uses, and not at all for a step that is
@@ -83,6 +91,24 @@ class MultiObjective:
         on_nonfinite: "raise" a NonFiniteLossError, or "skip" the call: it has zero gradients and is not
             committed, and a step that has no other call leaves the parameters alone. "skip" implies "now".
         process_group: The ranks that train together; by default all of them.
+        store: Where the copies of what is recorded live: on the "device" of the model, in the memory of the "host", or
+            in a folder (any other text, or a path), which this run has for itself. The run is the same bit for bit.
+        on_store_error: What a store that cannot be written to does: "raise" a StoreError, or "keep" the archive as it
+            is, with a warning, and record again once it can be.
+
+    Examples:
+        >>> model = torch.nn.Linear(1, 1, bias=False)
+        >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        >>> mol = eq.MultiObjective(model, preference=[0.1, 0.9], optimizer=optimizer)
+        >>> for _ in range(200):
+        ...     x = model.weight.squeeze()
+        ...     mol(torch.stack([x**2, (x - 2) ** 2])).backward()
+        ...     optimizer.step()
+        ...     optimizer.zero_grad()
+        >>> model.load_state_dict(mol.solution())
+        <All keys matched successfully>
+        >>> round(model.weight.item(), 1)  # 0.1 x² = 0.9 (x − 2)²
+        1.5
     """
 
     def __init__(
@@ -99,6 +125,8 @@ class MultiObjective:
         check: Literal["auto", "now", "deferred"] = "auto",
         on_nonfinite: Literal["raise", "skip"] = "raise",
         process_group: Group = None,
+        store: str | os.PathLike[str] = "device",
+        on_store_error: Literal["raise", "keep"] = "raise",
     ) -> None:
         method = resolve(weighting)
         require(method.transform is None, "weighting must not be a method whose clients transform losses", weighting)
@@ -114,6 +142,8 @@ class MultiObjective:
             'check must not be "deferred" with on_nonfinite="skip"',
             check,
         )
+        require(on_store_error in {"raise", "keep"}, 'on_store_error must be "raise" or "keep"', on_store_error)
+        _check_store(store, conversion)
         w = preferences.validate(preference if isinstance(preference, Tensor) else list(preference)).detach()
         require(w.ndim == 1, "preference must have shape (m,)", tuple(w.shape))
         names = None if names is None else tuple(names)
@@ -129,24 +159,28 @@ class MultiObjective:
         self._labels = names if names is not None else tuple(str(i) for i in range(len(w)))
         self._group = process_group
         self._params = recorded.Recorded(model, parameters)
+        if self._params.sharded:
+            _check_sharded(weighting, conversion, on_nonfinite)
         start = self._params()
         floats = [p.dtype for p in start.values() if p.is_floating_point()]
         self._dtype = torch.promote_types(floats[0], torch.float32) if floats else torch.float32
         self._device = next(iter(start.values())).device
         self._skips = on_nonfinite == "skip"
         self._check = check
-        self._watch, self._archive = self._new_watch(), self._new_archive()
+        self._store = store
+        self._watch, self._replayed = self._new_watch(), self._new_replay()
         self._looks_ahead = _looks_ahead(weighting)
         self._accumulates = False
         self._compared: Literal["", "training", "given"] = ""
-        self._recorded = 0
+        self._sent: dict[str, Tensor] | None = None
         self._statistics: dict[str, Tensor] = {}
         self._pending = Pending()
         self._skipped = 0
-        self._closure = False
-        self._within: tuple[Tensor, Any] | None = None
+        self._chosen: _Chosen | None = None
+        self._within: _Chosen | None = None
         self.preference = w.to(self._device)
-        self._state = self._begin(start)
+        self._state = self._begin()
+        self._record = self._new_record(start, on_store_error)
         self._optimizer = None if optimizer is None else _attach(self, optimizer, start)
 
     # Calls ------------------------------------------------------------------------------------
@@ -170,6 +204,7 @@ class MultiObjective:
         f = stack_losses(losses, self.names, len(self.preference), self._device)
         check_graph(losses, f, counted=counts is not None)
         self._watch.settle()
+        self._record.poll()
         with self._exactly():
             values = f.detach().to(self._dtype)
             seen = mean_losses(values, stack_counts(counts, self.names, values), self._group)
@@ -180,6 +215,8 @@ class MultiObjective:
                 return self._scalar(f, seen, *self._within)
             if self._pending.calls > 0 and not self._pending.waiting and self._cleared():
                 self._pending = Pending()
+            if self._optimizer is not None and self._pending.calls == 0 and not self._pending.waiting:
+                self._send()
             chosen, rows, ahead = self._weigh(f, seen)
             scalar = self._scalar(f, seen, *chosen)
             if self._optimizer is None:
@@ -187,11 +224,7 @@ class MultiObjective:
                 self._commit(Mean(seen.values, seen.mask, rows, ahead))
                 return scalar
             call = self._pending.add(seen.values, seen.counts, rows, ahead)
-            if self._closure:
-                self._within = chosen
-                self._pending.differentiated(call, lambda: False)
-                self._record_step(seen.values, seen.mask)
-                return scalar
+            self._chosen = chosen
         scalar.register_hook(partial(_differentiated, self._pending, call, self._cleared))  # type: ignore[no-untyped-call]
         return scalar
 
@@ -206,15 +239,15 @@ class MultiObjective:
             counts: As in a call.
         """
         rule = "record must be called before anything else is recorded: give every=None, or call it before mol"
-        require(self._compared != "training", rule, lambda: f"{self._recorded} iterates compared by training losses")
+        require(self._compared != "training", rule, lambda: f"{self.recorded} iterates compared by training losses")
         f = stack_losses(losses, self.names, len(self.preference), self._device)
         self._watch.settle()
         with self._exactly():
             values = f.detach().to(self._dtype)
             seen = mean_losses(values, stack_counts(counts, self.names, values), self._group)
             self._watch.show(seen.values, self.step + 1)
-            self._compared = "given"
-            self._record(seen.values, seen.mask)
+            self._compared, self._sent = "given", None
+            self._enter(seen.values, seen.mask)
 
     def discard(self) -> None:
         """Forget the calls since the last step, for a step that is not taken.
@@ -222,27 +255,35 @@ class MultiObjective:
         Not needed where `zero_grad` sets gradients to None, as it does by default: the next backward pass then
         sees that they were cleared.
         """
-        self._pending, self._skipped, self._closure, self._within = Pending(), 0, False, None
+        self._pending, self._skipped, self._chosen, self._within, self._sent = Pending(), 0, None, None, None
 
     def close(self) -> None:
-        """Let go of the optimizer; the solution stays."""
+        """Let go of the optimizer, and of the folder if the store is one; the solution stays."""
         if self._optimizer is not None:
             for handle in self._optimizer.handles:
                 handle.remove()
         self._optimizer = None
         self.discard()
+        self._record.close()
 
     # The answer -------------------------------------------------------------------------------
 
-    def solution(self) -> dict[str, Tensor]:
+    def solution(self, *, gather: bool = True) -> dict[str, Tensor]:
         """The model's state with the answer in place of the parameters that were recorded.
+
+        Args:
+            gather: Whether sharded parameters come as full tensors, on every rank; all ranks must call then. If not,
+                they come as the shards that `model.state_dict()` has. No matter where no parameter is sharded.
 
         Returns:
             Copies, for `model.load_state_dict`; what was recorded comes in at least float32, everything else
             as the model has it now, but for BatchNorm statistics that `update_bn` found.
         """
         self._settle()
-        return recorded.full_state(self.model, self._answer() | self._statistics, self._params.aliases())
+        params = self._params()
+        answer = {name: sharded.as_shard(x, params[name]) for name, x in self._answer().items()}
+        state = recorded.full_state(self.model, answer | self._statistics, self._params.aliases())
+        return {key: sharded.whole(x) for key, x in state.items()} if gather else state
 
     @contextmanager
     def solution_weights(self) -> Iterator[None]:
@@ -262,11 +303,17 @@ class MultiObjective:
         """
         self._settle()
         answer, params = self._answer(), self._params()
-        if recorded.holds(params, answer):
+        holds = recorded.holds(params, answer)
+        if everywhere(holds, self._device, self._group) if self._params.sharded else holds:
             self._statistics = recorded.recalibrated(self.model, loader, self._device)
             return
         with recorded.swapped(params, self.model, answer):
             self._statistics = recorded.recalibrated(self.model, loader, self._device)
+
+    @property
+    def recorded(self) -> int:
+        """Iterates recorded; before the first, the solution is where the run began."""
+        return self._record.recorded
 
     @property
     def duals(self) -> Tensor | None:
@@ -294,7 +341,7 @@ class MultiObjective:
             self._labels, self.weighting, state.weighting, self.preference, state.losses, state.coefficients
         )
         if isinstance(self.conversion, Adaptive):
-            entries["archive"] = int(self.conversion.size(state.conversion))
+            entries["archive"] = int(self.conversion.size(self._record.numbers()))
         return entries
 
     # Checkpoints ------------------------------------------------------------------------------
@@ -302,11 +349,12 @@ class MultiObjective:
     def state_dict(self) -> dict[str, Any]:
         """Everything that a run resumes from: tensors, numbers and text, for `torch.load(weights_only=True)`.
 
-        The tensors are those in use, not copies. Calls since the last step are not part of it, as gradients are
-        not part of a checkpoint: save between steps.
+        The tensors are those in use, not copies; those of a folder are memory-mapped. Copies of sharded parameters are
+        sharded as these are. Calls since the last step are not part of it, as gradients are not part of a checkpoint:
+        save between steps. The store is not part of it either: a checkpoint can be loaded with another one.
         """
-        self._watch.settle()
-        return self._saved()
+        self._settle()
+        return self._saved(self._record.state())
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on where another run was saved.
@@ -316,21 +364,24 @@ class MultiObjective:
 
         Raises:
             StateMismatchError: If it belongs to another configuration; the message names every setting that
-                differs. Nothing is changed then.
+                differs. Or if it has the shards of another number of ranks. Nothing is changed then.
+            StoreError: If a folder cannot be written to. Nothing is changed then either.
         """
-        expected = self._saved()
+        expected = self._saved(self._record.like())
         if state.keys() != expected.keys():
             raise StateMismatchError(f"checkpoint must have the entries {sorted(expected)}; found {sorted(state)}")
         check_configuration(state["configuration"], expected["configuration"])
-        held, found = expected["tensors"], state["tensors"]
-        check_tensors(found, held)
-        unflatten(found, self._state)  # names and dtypes
-        for name, tensor in held.items():
-            # The archive is large and changes in place: no second one is made.
-            archived = name.startswith("conversion.")
-            held[name] = tensor.copy_(found[name]) if archived else found[name].to(tensor, copy=True)
-        self._state = unflatten(held, self._state)
-        self.step, self._recorded = int(state["step"]), int(state["recorded"])
+        like = self._whole(self._record.like())
+        found = dict(state["tensors"])
+        for key, owner in self._owners(like):
+            if key in found:
+                found[key] = sharded.shard_of(found[key], owner, key)
+        check_tensors(found, flatten(like))
+        whole = unflatten(found, like)
+        self._record.load(whole.conversion)
+        numbers = {name: found[name].to(tensor, copy=True) for name, tensor in flatten(self._state).items()}
+        self._state = unflatten(numbers, self._state)
+        self.step, self._record.recorded = int(state["step"]), int(state["recorded"])
         self._compared, self._accumulates = state["compared"], bool(state["accumulates"])
         self._statistics, self._watch = {}, self._new_watch()
         self.discard()
@@ -343,21 +394,33 @@ class MultiObjective:
         self._state = unflatten(moved, self._state)
         self._statistics = {name: tensor.to(self._device) for name, tensor in self._statistics.items()}
         self.preference = self.preference.to(self._device)
-        self._watch, self._archive = self._new_watch(), self._new_archive()
+        self._watch, self._replayed = self._new_watch(), self._new_replay()
+        self._record.to(self._device, self._new_courier())
         self.discard()
         return self
 
-    def _saved(self) -> dict[str, Any]:
-        if self._archive is not None:
-            self._archive.settle(self._state.conversion)
+    def _whole(self, conversion: Any) -> _Saved:  # noqa: ANN401
+        weighting, coefficients, losses = self._state
+        return _Saved(weighting, conversion, coefficients, losses)
+
+    def _saved(self, conversion: Any) -> dict[str, Any]:  # noqa: ANN401
+        whole = self._whole(conversion)
+        tensors = flatten(whole)
+        if self._params.sharded:
+            tensors |= {key: sharded.as_shard(tensors[key], owner) for key, owner in self._owners(whole)}
         return {
             "configuration": self._configuration(),
             "step": self.step,
-            "recorded": self._recorded,
+            "recorded": self.recorded,
             "compared": self._compared,
             "accumulates": self._accumulates,
-            "tensors": flatten(self._state),
+            "tensors": tensors,
         }
+
+    def _owners(self, whole: _Saved) -> Iterator[tuple[str, Tensor]]:
+        """Tensors of a checkpoint that are copies of parameters: their names, and the parameters."""
+        params = self._params()
+        return ((key, params[name]) for key, name in sharded.owners(whole, frozenset(params)))
 
     def _configuration(self) -> dict[str, str]:
         held = {name: (tuple(p.shape), str(record_dtype(p))) for name, p in self._params().items()}
@@ -372,17 +435,19 @@ class MultiObjective:
 
     # One step ---------------------------------------------------------------------------------
 
-    def _begin(self, start: dict[str, Tensor]) -> _Committed:
-        template = torch.zeros(len(self.preference), dtype=self._dtype, device=self._device)
+    def _begin(self) -> _Committed:
+        template = self._template()
         extra = {}
         if "jacobian" in self.weighting.needs:
             params = self._trained()
             one = torch.empty(1, dtype=row_dtype(params), device=self._device)
             extra["jacobian"] = one.expand(len(template), sum(p.numel() for p in params))
         c = self.preference.to(template) / len(template)
-        return _Committed(
-            self.weighting.init(template, **extra), self.conversion.init(start, template), c, template + torch.nan
-        )
+        return _Committed(self.weighting.init(template, **extra), c, template + torch.nan)
+
+    def _template(self) -> Tensor:
+        """Losses (m,), for their shape, dtype and device."""
+        return torch.zeros(len(self.preference), dtype=self._dtype, device=self._device)
 
     def _weigh(self, f: Tensor, seen: Seen) -> tuple[_Chosen, Tensor | None, _Chosen | None]:
         """This call's coefficients, its gradient rows, and what commits it if it is the only one of its step."""
@@ -400,7 +465,8 @@ class MultiObjective:
         given = {} if mean.rows is None else {"jacobian": lambda J: J, "gramian": lambda J: J @ J.mT}
         extra = {need: given[need](mean.rows) for need in self.weighting.needs}
         state = self._state
-        c, after = self.weighting.update(mean.values, state.weighting, self.preference, mask=mean.mask, **extra)
+        update = self.weighting.update if self._replayed is None else self._replayed
+        c, after = update(mean.values, state.weighting, self.preference, mask=mean.mask, **extra)
         return c if mean.mask is None else torch.where(mean.mask, c, state.coefficients), after
 
     def _scalar(self, f: Tensor, seen: Seen, c: Tensor, state: Any) -> Tensor:  # noqa: ANN401
@@ -419,24 +485,39 @@ class MultiObjective:
         groups = self._optimizer.optimizer.param_groups
         return all(p.grad is None for group in groups for p in group["params"])
 
-    def _before_step(self, optimizer: torch.optim.Optimizer, closure: object) -> None:
-        if closure is not None:
-            self.discard()
-            self._closure = True
-        elif self._pending.calls == 0 and self._skipped > 0:
+    def _before_step(self, optimizer: torch.optim.Optimizer) -> None:
+        """Record θ⁽ᵗ⁾: every call whose gradients the step uses is known, and nothing has moved."""
+        if self._pending.calls == 0 and self._skipped > 0:
             optimizer.zero_grad(set_to_none=True)
-        else:
-            rule = "optimizer.step() must follow a call of mol and its backward pass, or mol.close()"
-            require(self._pending.calls > 0, rule, "none since the last step")
-            with self._exactly():
-                mean = self._pending.mean()
-                self._record_step(_unless(_overflow(optimizer), mean.values), mean.mask)
+            return
+        if self._pending.calls == 0 and all(float(group["lr"]) == 0 for group in optimizer.param_groups):
+            return  # torch.distributed.checkpoint takes such a step to make an optimizer's state
+        rule = "optimizer.step() must follow a call of mol and its backward pass, or mol.close()"
+        require(self._pending.calls > 0, rule, "none since the last step")
+        with self._exactly():
+            mean = self._pending.mean()
+            self._record_step(_unless(_overflow(optimizer), mean.values), mean.mask)
+
+    def _pass_if_idle(self) -> None:
+        """Let the step that comes pass if it has neither calls nor gradients: it moves nothing."""
+        if self._pending.calls == 0 and self._cleared():
+            self._skipped += 1
+
+    def _within_step(self, optimizer: torch.optim.Optimizer, closure: Callable[[], Any]) -> Callable[[], Any]:
+        """A closure whose first evaluation is the end of the step's calls; the others use its coefficients."""
+        self._within = None  # of a step that was broken off
+
+        def evaluate() -> Any:  # noqa: ANN401
+            result = closure()
+            if self._within is None:
+                self._before_step(optimizer)
+                self._within = self._chosen
+            return result
+
+        return evaluate
 
     def _after_step(self, optimizer: torch.optim.Optimizer) -> None:
         pending, before = self._pending, self._state
-        require(
-            pending.calls > 0 or self._skipped > 0, "optimizer.step(closure) must call mol in its closure", "no call"
-        )
         if pending.calls > 0:
             self._accumulates = self._accumulates or pending.calls > 1
             with self._exactly():
@@ -463,17 +544,24 @@ class MultiObjective:
         self.step += 1
 
     def _record_step(self, values: Tensor, mask: Tensor | None) -> None:
-        due = self.every is not None and (self.step + 1) % self.every == 0
-        if due and self._compared != "given":
+        if self._due():
             self._compared = "training"
-            self._record(values, mask)
+            self._enter(values, mask)
 
-    def _record(self, values: Tensor, mask: Tensor | None) -> None:
-        update = self.conversion.update if self._archive is None else self._archive.update
-        conversion = update(self._params(), values, self._state.conversion, mask=mask)
-        self._state = self._state._replace(conversion=conversion)
-        self._recorded += 1
+    def _due(self) -> bool:
+        due = self.every is not None and (self.step + 1) % self.every == 0
+        return due and self._compared != "given"
+
+    def _send(self) -> None:
+        """Let θ⁽ᵗ⁾ travel to its store while the device computes gradients: until the step it stays as it is."""
+        if self._due() and not self._params.sharded:  # shards may be out of sight now
+            self._sent = self._params()
+            self._record.send(self._sent)
+
+    def _enter(self, values: Tensor, mask: Tensor | None) -> None:
+        params, self._sent = self._params() if self._sent is None else self._sent, None
         self._statistics = {}
+        self._record.update(sharded.local(params), values, mask)
 
     def _skip(self) -> Tensor:
         self._skipped += 1
@@ -486,7 +574,7 @@ class MultiObjective:
         return [p for p in self.model.parameters() if p.requires_grad]
 
     def _answer(self) -> dict[str, Tensor]:
-        return self.conversion.output(self._state.conversion)
+        return self._record.output()
 
     @contextmanager
     def _exactly(self) -> Iterator[None]:
@@ -499,12 +587,25 @@ class MultiObjective:
     def _settle(self) -> None:
         """Catch up with what was put off."""
         self._watch.settle()
-        if self._archive is not None:
-            self._archive.settle(self._state.conversion)
+        self._record.settle()
 
-    def _new_archive(self) -> Archive | None:
-        late = self._device.type != "cpu"
-        return Archive(self.conversion, late=late) if isinstance(self.conversion, Adaptive) else None
+    def _new_record(self, start: dict[str, Tensor], on_error: Literal["raise", "keep"]) -> Record:
+        conversion, template, start = self.conversion, self._template(), sharded.local(start)
+        if not isinstance(conversion, Planned) or (self._store == "device" and not isinstance(conversion, Adaptive)):
+            return Direct(conversion, start, template)
+        slots = _open_slots(self._store, start, capacity(conversion))
+        return Archive(conversion, start, template, slots, self._new_courier(), on_error=on_error)
+
+    def _new_replay(self) -> Replayed[..., tuple[Tensor, Any]] | None:
+        """The weighting's arithmetic as one launch, where the time of a step is that of its launches."""
+        plain = self.weighting.traceable and not self.weighting.needs
+        return Replayed(self.weighting.update) if plain and self._device.type == "cuda" else None
+
+    def _new_courier(self) -> Courier | None:
+        """On the CPU nothing is gained by waiting."""
+        if self._device.type == "cpu":
+            return None
+        return Aside() if self._store == "device" else ToHost(self._device)
 
     def _new_watch(self) -> Watch:
         if self._skips:
@@ -529,11 +630,17 @@ def _attach(mol: MultiObjective, optimizer: torch.optim.Optimizer, params: Mappi
     require(known, "optimizer must hold parameters of the model", "none of those that are recorded")
     alive = weakref.ref(mol)
 
-    def before(optimizer: torch.optim.Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def before(optimizer: torch.optim.Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Arguments | None:
         shell = alive()
-        if shell is not None:
-            positional = [x for x in args if x is not optimizer]  # torch passes the optimizer itself on
-            shell._before_step(optimizer, positional[0] if positional else kwargs.get("closure"))
+        if shell is None:
+            return None
+        named = "closure" in kwargs
+        closure = kwargs["closure"] if named else next(iter(args[1:]), None)  # the first is the optimizer
+        if closure is None:
+            shell._before_step(optimizer)
+            return None
+        within = shell._within_step(optimizer, closure)
+        return (args, {**kwargs, "closure": within}) if named else ((args[0], within), kwargs)
 
     def after(optimizer: torch.optim.Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:  # noqa: ARG001
         shell = alive()
@@ -552,6 +659,35 @@ def _check_conversion(conversion: Conversion[Any]) -> None:
         "take Adaptive(capacity=8)",
         conversion,
     )
+
+
+def _check_sharded(weighting: Weighting[Any], conversion: Conversion[Any], on_nonfinite: str) -> None:
+    """Raise ValueError for what needs whole parameters."""
+    require(
+        not weighting.needs,
+        "weighting must need losses alone where parameters are sharded: gradients of single losses do not reach shards",
+        weighting,
+    )
+    rule = "conversion must be Last, Average or Adaptive where parameters are sharded"
+    require(isinstance(conversion, Planned), rule, conversion)
+    rule = 'on_nonfinite must be "raise" where parameters are sharded: a call that is left out has no backward pass'
+    require(on_nonfinite == "raise", rule, on_nonfinite)
+
+
+def _check_store(store: object, conversion: Conversion[Any]) -> None:
+    rule = 'store must be "device", "host" or a folder'
+    require(isinstance(store, str | os.PathLike) and os.fspath(store) != "", rule, repr(store))
+    require(
+        store == "device" or isinstance(conversion, Planned),
+        'store must be "device" for a conversion other than Last, Average and Adaptive',
+        repr(store),
+    )
+
+
+def _open_slots(store: str | os.PathLike[str], params: Mapping[str, Tensor], number: int) -> Slots:
+    if store == "device":
+        return on_device(params, number)
+    return on_host(params, number) if store == "host" else OnDisk(store, params, number)
 
 
 def _looks_ahead(weighting: Any) -> bool:  # noqa: ANN401

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from torch.optim.swa_utils import update_bn
 
 from equipoise.errors import require
+from equipoise.train import sharded
 
 __all__ = ["Recorded", "recalibrated", "swapped"]
 
@@ -23,7 +24,11 @@ class Recorded:
     def __init__(self, model: nn.Module, names: Iterable[str] | None) -> None:
         self.model = model
         self.chosen = names is not None
+        sharded.check_model(model)
+        sharded.reshard(model)
         known = dict(model.named_parameters())
+        self.sharded = any(sharded.is_sharded(p) for p in known.values())
+        """Whether a rank may hold parts of parameters only."""
         if names is None:
             self.names = tuple(name for name, p in known.items() if p.requires_grad)
             require(len(self.names) > 0, "model must have a parameter that requires grad", "none")
@@ -41,6 +46,8 @@ class Recorded:
             ValueError: If one of them has gone from the model, or, where all that require grad are recorded,
                 if there is a new one.
         """
+        if self.sharded:
+            sharded.reshard(self.model)
         known = dict(self.model.named_parameters())
         gone = [name for name in self.names if name not in known]
         require(not gone, "recorded parameters must stay in the model", lambda: f"{gone} gone")
@@ -66,14 +73,18 @@ def full_state(model: nn.Module, answer: Mapping[str, Tensor], aliases: Mapping[
 
 @contextmanager
 def swapped(params: Mapping[str, Tensor], model: nn.Module, answer: Mapping[str, Tensor]) -> Iterator[None]:
-    """The answer in the model's parameters and buffers for a while; then everything as it was, buffers too."""
-    held = {**params, **dict(model.named_buffers())}
+    """The answer in the model's parameters and buffers for a while; then everything as it was, buffers too.
+
+    Of sharded parameters the answer has this rank's parts.
+    """
+    held = sharded.local({**params, **dict(model.named_buffers())})
     before = {name: x.detach().clone() for name, x in held.items()}
     _write(held, answer)
     try:
         yield
     finally:
         _write(held, before)
+        sharded.reshard(model)
 
 
 @torch.no_grad()
@@ -83,8 +94,8 @@ def _write(held: Mapping[str, Tensor], values: Mapping[str, Tensor]) -> None:
 
 
 def holds(params: Mapping[str, Tensor], answer: Mapping[str, Tensor]) -> bool:
-    """Whether the parameters are the answer."""
-    return all(torch.equal(p.detach(), answer[name].to(p.dtype)) for name, p in params.items())
+    """Whether the parameters, or this rank's parts of them, are the answer."""
+    return all(torch.equal(p.detach(), answer[name].to(p.dtype)) for name, p in sharded.local(params).items())
 
 
 def recalibrated(model: nn.Module, loader: Iterable[object], device: torch.device) -> dict[str, Tensor]:

@@ -20,6 +20,13 @@ class AlignedMTL(OnGramian):
     w is the publication's. Entries of c may be negative. Where all gradients are 0, c = w.
 
     An eigenvalue counts as 0 if it is below m times the precision of the Gramian, relative to the largest.
+
+    Examples:
+        >>> J, w = torch.tensor([[1.0, 0.0], [0.0, 2.0]]), torch.tensor([0.5, 0.5])
+        >>> losses, weighting = torch.ones(2), eq.AlignedMTL()
+        >>> c, _ = weighting.update(losses, weighting.init(losses), w, gramian=J @ J.mT)
+        >>> [round(value, 3) for value in c.tolist()]  # both gradients as long as the shorter one
+        [0.5, 0.25]
     """
 
     def combine(self, seen: Local, precision: float) -> Tensor:

@@ -33,6 +33,15 @@ class CAGrad(OnGramian):
 
     Attributes:
         c: The radius of the ball around g₀, relative to ‖g₀‖.
+
+    Examples:
+        >>> J, w = torch.tensor([[1.0, 0.0], [-1.0, 1.0]]), torch.tensor([0.5, 0.5])
+        >>> (J @ (w @ J)).tolist()  # the mean gradient does not help the first objective
+        [0.0, 0.5]
+        >>> losses, weighting = torch.ones(2), eq.CAGrad(c=0.5)
+        >>> c, _ = weighting.update(losses, weighting.init(losses), w, gramian=J @ J.mT)
+        >>> [round(value, 3) for value in (J @ (c @ J)).tolist()]
+        [0.25, 0.25]
     """
 
     traceable: ClassVar[bool] = False

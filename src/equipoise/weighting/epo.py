@@ -45,6 +45,15 @@ class EPO(Weighting[EPOState]):
         floor: Values of m f̂_i below this count as this in the logarithm.
         fallback: The α where a program has no solution, as the restricted descent program may for m > 2: the
             min-norm point, which decreases every objective, or w.
+
+    Examples:
+        >>> losses, w, weighting = torch.tensor([2.0, 1.0]), torch.tensor([0.5, 0.5]), eq.EPO()
+        >>> c, _ = weighting.update(losses, weighting.init(losses), w, gramian=torch.eye(2))
+        >>> c.tolist()  # w_1 f_1 is too large
+        [1.0, 0.0]
+        >>> c, _ = weighting.update(torch.ones(2), weighting.init(losses), w, gramian=torch.eye(2))
+        >>> c.tolist()  # the trade-off is met: both down
+        [0.5, 0.5]
     """
 
     target: Target = "inverse"

@@ -47,6 +47,16 @@ class ExcessRisk(Weighting[ExcessRiskState]):
             "simultaneous": the old one.
         weigh: Where w enters λ. "excess" as above; "gradients": g_i = w_i ∇f_i and the exponent
             η e_i/e_i⁽⁰⁾, in which w then all but cancels; the paper's synthetic table has that.
+
+    Examples:
+        >>> w, losses, weighting = torch.tensor([0.5, 0.5]), torch.ones(2), eq.ExcessRisk(step_size=10.0)
+        >>> state = weighting.init(losses, jacobian=torch.eye(2))
+        >>> c, state = weighting.update(losses, state, w, jacobian=torch.eye(2))
+        >>> c.tolist()  # λ = (½, ½)
+        [0.25, 0.25]
+        >>> c, state = weighting.update(losses, state, w, jacobian=torch.tensor([[0.0, 0.0], [0.0, 1.0]]))
+        >>> [round(value, 3) for value in c.tolist()]  # only the second is still being learned
+        [0.014, 0.486]
     """
 
     needs: ClassVar[frozenset[str]] = frozenset({"jacobian"})

@@ -43,6 +43,15 @@ class FedFV(Weighting[FedFVState]):
     Attributes:
         alpha: α in [0, 1], the share of clients, those of the largest losses, that keep their gradient.
         tau: τ ≥ 0: external conflicts are resolved from round τ on, counted from 0; never if τ = 0.
+
+    Examples:
+        >>> J, w = torch.tensor([[1.0, 0.0], [-1.0, 1.0]]), torch.tensor([0.5, 0.5])
+        >>> losses, weighting = torch.tensor([1.0, 2.0]), eq.FedFV(alpha=0.0)
+        >>> c, _ = weighting.update(losses, weighting.init(losses), w, gramian=J @ J.mT)
+        >>> [round(value, 3) for value in c.tolist()]
+        [0.632, 0.474]
+        >>> round((c @ J).norm().item(), 3), (w @ J).norm().item()  # as long as the mean
+        (0.5, 0.5)
     """
 
     needs: ClassVar[frozenset[str]] = frozenset({"gramian"})

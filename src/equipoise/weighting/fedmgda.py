@@ -30,6 +30,13 @@ class FedMGDAPlus(OnGramian):
         aggregate: "directions": c_i = a_i/‖g_i‖, as published, so that a step is at most η long and needs a
             decaying η; "models": c_i = a_i, the average Σ a_i θ_i of the clients' models, behind the
             tables of the paper. A client whose update is 0 has direction 0.
+
+    Examples:
+        >>> J, w = torch.tensor([[1.0, 0.0], [0.0, 2.0]]), torch.tensor([0.5, 0.5])
+        >>> losses, weighting = torch.ones(2), eq.FedMGDAPlus()
+        >>> c, _ = weighting.update(losses, weighting.init(losses), w, gramian=J @ J.mT)
+        >>> [round(value, 3) for value in c.tolist()]  # how long an update is does not count
+        [0.5, 0.25]
     """
 
     traceable: ClassVar[bool] = False

@@ -96,6 +96,14 @@ class ExactDual:
 
     Attributes:
         trust: The direction is shortened to ‖Jᵀc‖ ≤ trust·max_i ‖∇f_i‖.
+
+    Examples:
+        >>> from equipoise.weighting import ExactDual
+        >>> losses, w = torch.tensor([2.0, 1.5]), torch.tensor([0.5, 0.5])
+        >>> weighting = eq.FERERO(solver=ExactDual(trust=0.5))
+        >>> c, _ = weighting.update(losses, weighting.init(losses), w, gramian=torch.eye(2))
+        >>> [round(value, 3) for value in c.tolist()]  # (0.75, 0.25) without the trust region
+        [0.474, 0.158]
     """
 
     trust: float = 1.0
@@ -187,6 +195,14 @@ class DualDescent:
         carry: What goes on from the last step's value instead of from the start: nothing, λ_h ("ray"), or
             both ("all"; with steps=1 the single-loop method).
         normalize: Whether c is divided by its sum.
+
+    Examples:
+        >>> from equipoise.weighting import DualDescent
+        >>> losses, w = torch.tensor([2.0, 1.5]), torch.tensor([0.5, 0.5])
+        >>> weighting = eq.FERERO(solver=DualDescent(steps=5))
+        >>> c, _ = weighting.update(losses, weighting.init(losses), w, gramian=torch.eye(2))
+        >>> [round(value, 2) for value in c.tolist()]  # the exact minimiser is (0.75, 0.25)
+        [0.82, 0.18]
     """
 
     rate: float = 0.1
@@ -325,6 +341,12 @@ class FERERO(Weighting[FEREROState]):
         solver: `ExactDual()`, or `DualDescent()` as released.
         target: "inverse": p ∝ 1/w, as for Tchebycheff; "direct": p ∝ w.
         ideal: The ideal point z, where the ray begins.
+
+    Examples:
+        >>> losses, w, weighting = torch.tensor([2.0, 1.5]), torch.tensor([0.5, 0.5]), eq.FERERO()
+        >>> c, _ = weighting.update(losses, weighting.init(losses), w, gramian=torch.eye(2))
+        >>> [round(value, 3) for value in c.tolist()]  # c_1 − c_2 = c_h (f_1 − f_2): at the rate asked for
+        [0.75, 0.25]
     """
 
     c_h: Number = 1.0

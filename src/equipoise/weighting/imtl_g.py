@@ -23,6 +23,13 @@ class IMTLG(OnGramian):
     Independent gradients may have any lengths: the cosines are inverted, not K. They are dependent if an
     eigenvalue of the cosines is below m times the precision of the Gramian; then projections are met as well as
     possible, in the least squares of K⁺.
+
+    Examples:
+        >>> J, w = torch.tensor([[1.0, 0.0], [0.0, 2.0]]), torch.tensor([0.5, 0.5])
+        >>> losses, weighting = torch.ones(2), eq.IMTLG()
+        >>> c, _ = weighting.update(losses, weighting.init(losses), w, gramian=J @ J.mT)
+        >>> [round(value, 3) for value in c.tolist()], [round(value, 3) for value in (c @ J).tolist()]
+        ([0.667, 0.333], [0.667, 0.667])
     """
 
     def combine(self, seen: Local, precision: float) -> Tensor:

@@ -16,6 +16,13 @@ class Linear(Weighting[Stateless]):
 
     Attributes:
         ideal: The ideal point z; it shifts the value and leaves the coefficients as they are.
+
+    Examples:
+        >>> losses, w = torch.tensor([4.0, 2.0]), torch.tensor([0.25, 0.75])
+        >>> weighting = eq.Linear()
+        >>> c, _ = weighting.update(losses, weighting.init(losses), w)
+        >>> c.tolist(), weighting.value(losses, w).item()
+        ([0.25, 0.75], 2.5)
     """
 
     ideal: Ideal = 0.0

@@ -31,6 +31,13 @@ class MGDA(Weighting[Stateless]):
             need not decrease every objective.
         margin: For two objectives: where α is an end point of [0, 1], it is moved inwards by this much,
             as the first released solvers do (0.001). 0 is exact.
+
+    Examples:
+        >>> J, w = torch.tensor([[1.0, 0.0], [-1.0, 1.0]]), torch.tensor([0.5, 0.5])
+        >>> losses, weighting = torch.ones(2), eq.MGDA()
+        >>> c, _ = weighting.update(losses, weighting.init(losses), w, gramian=J @ J.mT)  # α = (0.6, 0.4)
+        >>> [round(value, 3) for value in c.tolist()], [round(value, 3) for value in (J @ (c @ J)).tolist()]
+        ([0.3, 0.2], [0.1, 0.1])
     """
 
     needs: ClassVar[frozenset[str]] = frozenset({"gramian"})

@@ -43,6 +43,13 @@ class MoCo(Weighting[MoCoState]):
         regularization: ρ ≥ 0.
         step_decay: s ≥ 0 in γ_k = γ/kˢ; the theory has 1/2.
         tracking_decay: Likewise for β_k.
+
+    Examples:
+        >>> J, w = torch.tensor([[1.0, 0.0], [0.0, 2.0]]), torch.tensor([0.5, 0.5])
+        >>> losses, weighting = torch.ones(2), eq.MoCo(regularization=0.0)
+        >>> c, state = weighting.update(losses, weighting.init(losses), w, gramian=J @ J.mT)
+        >>> (c / w).tolist()  # λ = Π((½, ½) − (⅛, ½))
+        [0.6875, 0.3125]
     """
 
     step_size: Number = 1.0

@@ -42,6 +42,13 @@ class Momentum(Wrapper[MomentumState[S]]):
         pool: Axes of δ, whose shape is (*B, 1), over which it is summed before a_t is formed: () is one a_t
             per problem, (-2,) pools the last batch axis. The one exception to "problems of a batch do not
             see each other"; the paper's tables have it.
+
+    Examples:
+        >>> losses, w = torch.tensor([2.0, 1.0]), torch.tensor([0.5, 0.5])
+        >>> weighting = eq.Momentum(eq.Tchebycheff(), rule="constant", rate=0.5)
+        >>> c, state = weighting.update(losses, weighting.init(losses), w)
+        >>> c.tolist()  # α = ½(½, ½) + ½(1, 0), times w
+        [0.375, 0.125]
     """
 
     inner: Weighting[S]

@@ -36,6 +36,13 @@ class NashMTL(OnGramian):
 
     Attributes:
         max_norm: d is shortened to this length; `math.inf` leaves α as it is.
+
+    Examples:
+        >>> J, w = torch.tensor([[1.0, 0.0], [0.0, 2.0]]), torch.tensor([0.5, 0.5])
+        >>> losses, weighting = torch.ones(2), eq.NashMTL(max_norm=float("inf"))
+        >>> c, _ = weighting.update(losses, weighting.init(losses), w, gramian=J @ J.mT)
+        >>> [round(value, 3) for value in c.tolist()]  # Kα = 1/α
+        [1.0, 0.5]
     """
 
     traceable: ClassVar[bool] = False

@@ -46,6 +46,16 @@ class OMD(Weighting[OMDState]):
             as in GroupDRO.
         dual_set: The part of the simplex λ is confined to (ALMO, CVaR); None is all of it.
         ideal: The ideal point z. Minus C/√n_g is the generalisation adjustment of GroupDRO.
+
+    Examples:
+        >>> losses, w = torch.tensor([2.0, 1.0]), torch.tensor([0.5, 0.5])
+        >>> weighting = eq.OMD(step_size=1.0)
+        >>> c, state = weighting.update(losses, weighting.init(losses), w)
+        >>> c.tolist()  # λ = (½, ½)
+        [0.25, 0.25]
+        >>> c, state = weighting.update(losses, state, w)
+        >>> c.tolist()  # λ = Π((½, ½) + w∘f) = (¾, ¼)
+        [0.375, 0.125]
     """
 
     step_size: Number | Literal["adaptive"] = "adaptive"

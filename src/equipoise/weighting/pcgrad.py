@@ -35,6 +35,13 @@ class PCGrad(Weighting[PCGradState]):
 
     Attributes:
         seed: Which orders are drawn.
+
+    Examples:
+        >>> J, w = torch.tensor([[1.0, 0.0], [-1.0, 1.0]]), torch.tensor([0.5, 0.5])
+        >>> losses, weighting = torch.ones(2), eq.PCGrad()
+        >>> c, _ = weighting.update(losses, weighting.init(losses), w, gramian=J @ J.mT)
+        >>> c.tolist()  # of g_1 + g_2/2 and g_2 + g_1 the mean
+        [1.0, 0.75]
     """
 
     needs: ClassVar[frozenset[str]] = frozenset({"gramian"})

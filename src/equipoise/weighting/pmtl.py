@@ -45,6 +45,13 @@ class PMTL(Weighting[PMTLState]):
         rescale: Whether c is multiplied by m/Σ|c_i|, as the released code for networks does.
         target: "inverse": u ∝ 1/w, as for Tchebycheff; "direct": u ∝ w.
         ideal: The ideal point z, where the cones begin; f − z should be positive.
+
+    Examples:
+        >>> losses, w = torch.tensor([3.0, 1.0]), torch.tensor([0.5, 0.5])
+        >>> weighting = eq.PMTL(references=((0.1, 0.9), (0.5, 0.5), (0.9, 0.1)))
+        >>> c, _ = weighting.update(losses, weighting.init(losses), w, gramian=torch.eye(2))
+        >>> [round(value, 2) for value in c.tolist()]  # towards the middle cone: f_1 down, f_2 up
+        [0.29, -0.6]
     """
 
     references: tuple[tuple[float, ...], ...]

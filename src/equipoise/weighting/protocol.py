@@ -19,7 +19,12 @@ Ideal = float | Sequence[float] | Tensor
 
 
 class Stateless(NamedTuple):
-    """The state of a weighting that remembers nothing."""
+    """The state of a weighting that remembers nothing.
+
+    Examples:
+        >>> eq.Linear().init(torch.ones(2))
+        Stateless()
+    """
 
 
 class Weighting(Protocol[S]):
@@ -32,6 +37,17 @@ class Weighting(Protocol[S]):
         needs: The extra statistics that `update` takes by name: "gramian" (*B, m, m), "jacobian"
             (*B, m, d). Empty: one backward pass.
         traceable: Whether `update` can be compiled and vmapped; False where it has solver loops.
+
+    Examples:
+        >>> class Equal(eq.Weighting[tuple[()]]):
+        ...     def init(self, losses, **extra):
+        ...         return ()
+        ...     def update(self, losses, state, preference, *, mask=None, **extra):
+        ...         c = torch.full_like(losses, 1 / losses.shape[-1])
+        ...         return (c if mask is None else c * mask), state
+        >>> found = eq.solve(eq.problems.VLMOP1(), [[0.5, 0.5]], Equal(), steps=300)
+        >>> [round(value, 2) for value in found.losses["solution"][0, 0].tolist()]  # min of x² + (x − 2)²
+        [1.0, 1.0]
     """
 
     needs: ClassVar[frozenset[str]] = frozenset()
@@ -69,7 +85,7 @@ class Weighting(Protocol[S]):
         ...
 
     def rows(self, state: S) -> Tensor | None:
-        """The rows that the coefficients multiply, if not this step's gradients."""
+        """The rows (*B, m, d) that the coefficients multiply, if not this step's gradients."""
         return None
 
     @property

@@ -33,6 +33,13 @@ class QFFL(Weighting[Stateless]):
     Attributes:
         q: q ≥ 0.
         step_size: η > 0, the step size of the clients' local work and of the server's step.
+
+    Examples:
+        >>> losses, w = torch.tensor([2.0, 1.0]), torch.tensor([0.5, 0.5])
+        >>> weighting = eq.QFFL(q=1.0, step_size=1.0)
+        >>> c, _ = weighting.update(losses, weighting.init(losses), w, gramian=torch.eye(2))
+        >>> [round(value, 3) for value in c.tolist()]  # h = (1 + 2, 1 + 1), so (1, ½)/2.5
+        [0.4, 0.2]
     """
 
     needs: ClassVar[frozenset[str]] = frozenset({"gramian"})

@@ -1,12 +1,13 @@
 """Losses on one scale: the ratio trick around any weighting."""
 
 from dataclasses import dataclass
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, Generic, Literal, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
 
 from equipoise.batch import check_state, fit_mask
+from equipoise.errors import require
 from equipoise.weighting.protocol import Weighting, Wrapper, emit, working_dtype
 
 S = TypeVar("S")
@@ -32,9 +33,23 @@ class Relative(Wrapper[RelativeState[S]]):
 
     Attributes:
         inner: The weighting that sees the ratios.
+        span: "always"; or "first": only the first loss of an objective counts as its ratio, 1, and later ones are
+            raw. A row of the paper's table on ratios has that (AdaOMDeg-TCH); it is there for reproducing it.
+
+    Examples:
+        >>> w, weighting = torch.tensor([0.5, 0.5]), eq.Relative(eq.Tchebycheff())
+        >>> first = torch.tensor([10.0, 1.0])
+        >>> _, state = weighting.update(first, weighting.init(first), w)
+        >>> c, state = weighting.update(torch.tensor([8.0, 0.9]), state, w)
+        >>> c.tolist()  # the second has 90 % of its first loss left, the first 80 %
+        [0.0, 0.5]
     """
 
     inner: Weighting[S]
+    span: Literal["always", "first"] = "always"
+
+    def __post_init__(self) -> None:
+        require(self.span in {"always", "first"}, 'span must be "always" or "first"', self.span)
 
     def init(self, losses: Tensor, **extra: Tensor) -> RelativeState[S]:
         """Nothing observed yet."""
@@ -59,6 +74,8 @@ class Relative(Wrapper[RelativeState[S]]):
         new = present & valid & ~state.seen
         first = torch.where(new & (values > 0), values, state.first)
         ratio = _ratio(values, first)
+        if self.span == "first":
+            ratio = torch.where(new, ratio, values)
         coefficients, inner = self.inner.update(ratio, state.inner, preference, mask=mask, **extra)
         return emit(coefficients, losses), RelativeState(inner, first, state.seen | new)
 

@@ -56,6 +56,14 @@ class Reweighted(Wrapper[S], Generic[S]):
         inner: The weighting that sees the weighted gradients.
         coefficients: Whether the inner coefficients are multiplied by w. Leave them for an inner
             weighting that returns its own `rows`: those hold w already.
+
+    Examples:
+        >>> from equipoise.weighting import Reweighted
+        >>> losses, w, gramian = torch.ones(2), torch.tensor([0.25, 0.75]), torch.eye(2)
+        >>> weighting = Reweighted(eq.IMTLG())
+        >>> c, _ = weighting.update(losses, weighting.init(losses), w, gramian=gramian)
+        >>> [round(value, 3) for value in c.tolist()]  # of w∘f it takes (½, ½), so of f half of w
+        [0.125, 0.375]
     """
 
     inner: Weighting[S]

@@ -23,6 +23,15 @@ class SmoothTchebycheff(Weighting[Stateless]):
         normalize: "sum" takes w as it is; "mean" scales it to mean one, m·w, so that with uniform w
             c = softmax(f/μ): TERM with tilt t = 1/μ.
         ideal: The ideal point z.
+
+    Examples:
+        >>> losses, w = torch.tensor([4.0, 2.0]), torch.tensor([0.25, 0.75])
+        >>> weighting = eq.SmoothTchebycheff(mu=0.5)
+        >>> c, _ = weighting.update(losses, weighting.init(losses), w)  # w ∘ softmax(2, 3)
+        >>> [round(value, 3) for value in c.tolist()]
+        [0.067, 0.548]
+        >>> round(weighting.value(losses, w).item(), 3)  # between 1.5 and 1.5 + 0.5 log 2
+        1.657
     """
 
     mu: Number = 0.01

@@ -20,6 +20,13 @@ class Tchebycheff(Weighting[Stateless]):
         scale: "preference" is the true subgradient; "unit" drops the factor w_{i*}, as the
             released code of the paper's baselines does.
         ideal: The ideal point z.
+
+    Examples:
+        >>> losses, w = torch.tensor([4.0, 2.0]), torch.tensor([0.25, 0.75])
+        >>> weighting = eq.Tchebycheff()
+        >>> c, _ = weighting.update(losses, weighting.init(losses), w)  # w∘f = (1, 1.5)
+        >>> c.tolist(), weighting.value(losses, w).item()
+        ([0.0, 0.75], 1.5)
     """
 
     scale: Literal["preference", "unit"] = "preference"

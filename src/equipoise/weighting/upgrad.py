@@ -21,6 +21,13 @@ class UPGrad(OnGramian):
     so that d = Jᵀc decreases every objective or leaves it as it is. At the optimum v_i = 1: these are m searches
     for the shortest vector, by an exact active set. The preference w weighs the mean; objectives of weight 0 are
     protected all the same. For two objectives it is PCGrad.
+
+    Examples:
+        >>> J, w = torch.tensor([[1.0, 0.0], [-1.0, 1.0]]), torch.tensor([0.5, 0.5])
+        >>> losses, weighting = torch.ones(2), eq.UPGrad()
+        >>> c, _ = weighting.update(losses, weighting.init(losses), w, gramian=J @ J.mT)
+        >>> c.tolist(), (J @ (c @ J)).tolist()  # no objective is hurt
+        ([1.0, 0.75], [0.25, 0.5])
     """
 
     traceable: ClassVar[bool] = False

@@ -5,7 +5,7 @@ import shlex
 import warnings
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -14,7 +14,7 @@ import torch
 from equipoise.conversion import Last
 from equipoise.experiments import federated, paper
 from equipoise.experiments.cells import CellWarning, Result
-from equipoise.experiments.federated import EVERY, EXACT_FERERO, METHODS, Output, Preset, Row
+from equipoise.experiments.federated import EVERY, EXACT_FERERO, METHODS, MOMENTUM, Output, Preset, Row
 from equipoise.experiments.federated_tables import METRICS, OUTPUTS, Entry
 from equipoise.experiments.report.numbers import short
 from equipoise.experiments.report.sources import Log, Sources
@@ -41,6 +41,7 @@ class TaskRuns:
         rounds: How many.
         options: Words that make commands ask for this task and its seeds; None if no command does.
         in_items: Whether `reproduce` can be asked for it, or only `fl`.
+        item: The one item of `reproduce` that has it, if it is the only one.
     """
 
     title: str
@@ -48,9 +49,12 @@ class TaskRuns:
     rounds: int
     options: list[str] | None
     in_items: bool = True
+    item: str | None = None
 
     def command(self, item: str, *words: str) -> str:
         """The command that makes an item of `reproduce` for this task, or its runs if there is no such item."""
+        if self.item is not None:
+            return shlex.join(["equipoise", "reproduce", self.item])
         if self.options is None:
             return "made by a run of your own, with settings that no command has"
         if self.in_items:
@@ -63,7 +67,8 @@ class TaskRuns:
         """The command for the table."""
         names = [entry.row.name for entry in self.entries]
         some = [] if set(METHODS).issubset(names) else ["--methods", ",".join(names)]
-        return self.command("table-mnist" if self.title.startswith("mnist") else "table-digits", *some)
+        data = self.title.partition("-")[0]
+        return self.command(f"table-{data}" if data in {"mnist", "cifar"} else "table-digits", *some)
 
 
 def _asking_for(name: str) -> list[str]:
@@ -81,6 +86,8 @@ class _Asked(NamedTuple):
 
     task: str
     precision: str
+    preference: str
+    """Empty if uniform."""
 
 
 def runs_by_task(sources: Sources) -> list[TaskRuns]:
@@ -92,7 +99,9 @@ def runs_by_task(sources: Sources) -> list[TaskRuns]:
         if not _is_sound(spec, result):
             warnings.warn(f"a cell of {str(spec)[:80]} is ignored: its numbers are not all there", CellWarning, 2)
             continue
-        asked = _Asked(str(spec.get("task")), str(spec.get("precision")))
+        wanted = spec.get("preference")
+        preference = ", ".join(map(str, wanted)) if isinstance(wanted, list) else ""
+        asked = _Asked(str(spec.get("task")), str(spec.get("precision")), preference)
         groups[asked][str(spec.get("weighting")), str(spec.get("transform"))][spec["seed"]] = result
     runs = [_task_runs(asked, found) for asked, found in groups.items()]
     names = list(federated.tasks())
@@ -104,8 +113,9 @@ def runs_by_task(sources: Sources) -> list[TaskRuns]:
 def _is_sound(spec: dict[str, Any], result: Result) -> bool:
     """Whether a cell has everything that is drawn: it may come from anywhere."""
     try:
-        curves = [result["curves"][output] for output in OUTPUTS]
-        numbers = [result["outputs"][output]["test"][metric] for output in OUTPUTS for metric in METRICS]
+        outputs = (*OUTPUTS, "own") if "own" in result["outputs"] else OUTPUTS
+        curves = [result["curves"][output] for output in outputs]
+        numbers = [result["outputs"][output]["test"][metric] for output in outputs for metric in METRICS]
         numbers += [value for curve in curves for key in (*CURVES, "round") for value in curve[key]]
         numbers += [value for row in result["coefficients"] for value in row] + result["archive"]
         aligned = all(len(curve[key]) == len(curve["round"]) for curve in curves for key in CURVES)
@@ -116,23 +126,34 @@ def _is_sound(spec: dict[str, Any], result: Result) -> bool:
 
 def _task_runs(asked: _Asked, found: dict[Trajectory, dict[int, Result]]) -> TaskRuns:
     rounds = _number(_ROUNDS.search(asked.task))
-    plain = _PARTICIPATION.sub("", _ROUNDS.sub("", asked.task))
+    plain = _plain(asked.task)
     known = _tasks().get(plain)
     name, preset = known or (None, PRESETS[0])
     entries = []
     for row, trajectory in _named_rows(name, preset, found):
         results = found[trajectory]
+        if any(row.output not in result["outputs"] for result in results.values()):  # a cell of an older version
+            row = Row(f"{row.name}, adaptive", row.method, "adaptive")  # noqa: PLW2901
         seeds = tuple(sorted(results, key=lambda s: (federated.SEEDS.index(s) if s in federated.SEEDS else 99, s)))
-        theirs = None if name is None else paper.SCORES.get(name, {}).get(row.name)
+        theirs = None if name is None else paper.known(name, row.name)
         usual = name is not None and rounds == federated.tasks(preset)[name].rounds and preset == "published"
-        whole = usual and asked.precision == "float32" and not _unusual(asked.task)
+        whole = usual and asked.precision == _usual_precision(name) and not _unusual(asked.task)
+        whole = whole and not asked.preference and _other_loss(asked.task, name, preset) is None
         entries.append(Entry(name or "", row, seeds, tuple(results[s] for s in seeds), theirs, claimed=whole))
-    options = None if name is None else _options(name, preset, rounds, asked, entries)
+    own = name is None or asked.preference or _other_loss(asked.task, name, preset) is not None
+    options = None if name is None or own else _options(name, preset, rounds, asked, entries)
     in_items = not _unusual(asked.task) and not any(_VALUED.fullmatch(entry.row.name) for entry in entries)
-    return TaskRuns(_title(name, preset, rounds, asked), entries, rounds, options, in_items)
+    title = _title(name, preset, rounds, asked)
+    if any("round_loss" in result for results in found.values() for result in results.values()):
+        title += ", training loss along the local steps"
+    item = "table-preference" if asked.preference and name == "cifar-two" else None
+    if name == "cifar-rotation" and _other_loss(asked.task, name, preset) is not None:
+        item = "table-evaluation-data"
+    return TaskRuns(title, entries, rounds, options, in_items, item)
 
 
 _ROUNDS = re.compile(r"rounds=(\d+)")
+_LOSS = re.compile(r"loss='([^']*)'")
 _PARTICIPATION = re.compile(r"participation=Participation\(([^)]*)\)")
 _USUAL = ("fraction=1.0", "dropout=0.0")
 
@@ -147,11 +168,23 @@ def _unusual(task: str) -> str:
     return ", ".join(part for part in who[1].split(", ") if part not in _USUAL) if who else ""
 
 
+def _plain(task: str) -> str:
+    """A task without rounds, participation and source of losses."""
+    return _LOSS.sub("", _PARTICIPATION.sub("", _ROUNDS.sub("", task)))
+
+
+def _other_loss(task: str, name: str | None, preset: Preset) -> str | None:
+    """Where the losses come from that feed the server, if not from where the task has them."""
+    found = _LOSS.search(task)
+    usual = name is None or found is None or found[1] == federated.tasks(preset)[name].loss
+    return None if usual or found is None else found[1]
+
+
 @cache
 def _tasks() -> dict[str, tuple[str, Preset]]:
-    """The names of tasks, by what cells hold, without rounds and participation."""
+    """The names of tasks, by what cells hold, plain."""
     return {
-        _PARTICIPATION.sub("", _ROUNDS.sub("", repr(task))): (name, preset)
+        _plain(repr(task)): (name, preset)
         for preset in reversed(PRESETS)
         for name, task in federated.tasks(preset).items()
     }
@@ -163,8 +196,16 @@ def _title(name: str | None, preset: Preset, rounds: int, asked: _Asked) -> str:
     extra = [f"{rounds} rounds"] if rounds != federated.tasks(preset)[name].rounds else []
     extra += ["settings of the paper’s text"] if preset == "text" else []
     extra += [_unusual(asked.task).replace("=", " ")] if _unusual(asked.task) else []
+    other = _other_loss(asked.task, name, preset)
+    extra += [f"{other} loss"] if other is not None else []
+    extra += [f"preference {asked.preference}"] if asked.preference else []
     extra += [asked.precision] if asked.precision != "float32" else []
     return ", ".join([name, *extra])
+
+
+def _usual_precision(name: str | None) -> str:
+    """What cells of a task name if nothing else was asked for."""
+    return "bfloat16" if name is not None and federated.precision_of(name) == "bfloat16" else "float32"
 
 
 def _options(name: str, preset: Preset, rounds: int, asked: _Asked, entries: Sequence[Entry]) -> list[str]:
@@ -173,7 +214,7 @@ def _options(name: str, preset: Preset, rounds: int, asked: _Asked, entries: Seq
     words += ["--seeds", ",".join(map(str, seeds))] if seeds != federated.SEEDS else []
     words += ["--rounds", str(rounds)] if rounds != federated.tasks(preset)[name].rounds else []
     words += ["--preset", preset] if preset != "published" else []
-    words += ["--precision", asked.precision] if asked.precision != "float32" else []
+    words += ["--precision", asked.precision] if asked.precision != _usual_precision(name) else []
     for part in _unusual(asked.task).split(", ") if _unusual(asked.task) else ():
         key, _, value = part.partition("=")
         words += [f"--{key}", value]
@@ -186,7 +227,7 @@ def _named_rows(
     """The rows that trajectories are: several if methods share one, those of tab:3 before all others."""
     left = dict.fromkeys(found)
     if name is not None:
-        candidates = [federated.row(method, name, preset) for method in (*METHODS, EXACT_FERERO)]
+        candidates = [federated.row(method, name, preset) for method in (*METHODS, EXACT_FERERO, MOMENTUM)]
         for row in candidates:
             if _trajectory(row) in found:
                 left.pop(_trajectory(row), None)
@@ -199,6 +240,12 @@ def _named_rows(
             for row in [federated.row(m, name, preset, value)]
         ]
         others = [federated.row(m, name, preset) for m in methods() if m not in METHODS]
+        others += [
+            replace(federated.by_ratios(federated.row(m, name, preset), of), name=f"{m}, ratios")
+            for m in paper.RATIOS
+            for of in PRESETS
+            if m != "LS"
+        ]
         # The registry has several names for some methods: the first is enough.
         once = {(_trajectory(row), row.output): row for row in reversed([*valued, *others])}
         for (trajectory, _), row in reversed(once.items()):

@@ -1,0 +1,131 @@
+"""Federated cells for the tables and figures: what is missing is run, or said to be missing."""
+
+import os
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import torch
+from rich.console import Console
+
+from equipoise.errors import NonFiniteLossError
+from equipoise.experiments import federated, plan
+from equipoise.experiments.cells import CellStore
+from equipoise.experiments.federated import Job, seeds_of
+from equipoise.experiments.federated_tables import Entry, entries_of
+from equipoise.experiments.plan import Wanted
+from equipoise.experiments.request import Request, bar, say
+
+__all__ = ["compute", "gather", "provide"]
+
+IMAGES = {"cifar-rotation": 50_000, "cifar-two": 50_000, "cifar-class2": 10_000, "cifar-class5": 25_000}
+"""Of a round, all clients together."""
+CPU_SECONDS = 0.005
+"""Per image and step of ResNet-20 on two CPU cores, for an estimate."""
+
+
+def compute(
+    console: Console,
+    store: CellStore,
+    jobs: Sequence[Job],
+    *,
+    device: str = "cpu",
+    folder: Path | None = None,
+) -> list[tuple[Job, NonFiniteLossError]]:
+    """Run what is missing, with a progress bar.
+
+    Returns:
+        The jobs in which a client's loss was not finite: they stopped, the others were done.
+    """
+    failed = []
+    total = sum(len(job.seeds) * job.task.rounds for job in jobs)
+    done = 0
+    started = time.perf_counter()
+    with bar(console) as shown:
+        task = shown.add_task("rounds", total=total)
+        for job in jobs:
+            label = f"{job.task_name}, {type(job.method.weighting).__name__}"
+
+            def show(rounds: int, done: int = done, label: str = label) -> None:
+                shown.update(task, description=label, completed=done + rounds)
+
+            small = job.task.data == "digits"
+            try:
+                with _threads(1 if small else os.cpu_count() or 1):
+                    federated.run(
+                        store,
+                        job,
+                        device=device,
+                        folder=folder,
+                        together=len(job.seeds) if small else None,
+                        progress=show,
+                    )
+            except NonFiniteLossError as error:
+                failed.append((job, error))
+            done += len(job.seeds) * job.task.rounds
+    if jobs:
+        say(console, f"computed in {time.perf_counter() - started:.0f} s; kept in {store.folder}")
+    return failed
+
+
+@contextmanager
+def _threads(number: int) -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(number)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def provide(request: Request, name: str, wanted: Sequence[Wanted]) -> None:
+    """Run what is missing. Runs on CIFAR-10 take hours on a CPU: unless a device or rounds were given, say so instead.
+
+    Args:
+        request: What the user asked for.
+        name: Of the item.
+        wanted: Its rows.
+    """
+    jobs: dict[str, Job] = {}
+    for one in wanted:
+        seeds = request.seeds or seeds_of(one.task_name)
+        precision = federated.precision_of(one.task_name, request.precision)
+        for job in federated.absent(
+            request.store, one.task_name, one.task, [one.row], seeds, precision, one.preference
+        ):
+            jobs.setdefault(repr(job.spec(job.seeds[0])), job)
+    asked = request.device is not None or request.rounds is not None
+    later = [job for job in jobs.values() if job.task_name in IMAGES and not asked]
+    now = [job for job in jobs.values() if job not in later]
+    if later:
+        _put_off(request, name, later)
+    device = request.device or "cpu"
+    if now:
+        runs = sum(len(job.seeds) for job in now)
+        say(request.console, f"{runs} runs are missing and are made now, on {device}; what is finished is kept")
+    failed = compute(request.console, request.store, now, device=device, folder=request.data)
+    for job, error in failed:
+        say(request.console, f"left out: {job.task_name}, {job.method.weighting}: {error}")
+
+
+def _put_off(request: Request, name: str, jobs: Sequence[Job]) -> None:
+    runs = sum(len(job.seeds) for job in jobs)
+    hours = sum(len(job.seeds) * job.task.rounds * IMAGES[job.task_name] * CPU_SECONDS for job in jobs) / 3600
+    tasks = list(dict.fromkeys(job.task_name for job in jobs))
+    group = name if name in plan.GROUPS and request.task is None else " ".join(tasks)
+    more = "" if request.methods is None else f" --methods '{','.join(request.methods)}'"
+    more += "" if request.seeds is None else f" --seeds {','.join(map(str, request.seeds))}"
+    more += "" if request.preset == "published" else f" --preset {request.preset}"
+    say(
+        request.console,
+        f"{runs} runs on CIFAR-10 ({', '.join(tasks)}) are missing and are not made now: two CPU cores would need "
+        f"about {hours:.0f} hours. On a GPU: python -m equipoise.experiments.bare {group}{more} --device cuda, then "
+        "equipoise runs import cells. To make them here all the same, name the device: --device cpu",
+    )
+
+
+def gather(request: Request, name: str, wanted: Sequence[Wanted]) -> list[Entry]:
+    """The entries that were asked for, after computing what is missing."""
+    provide(request, name, wanted)
+    return entries_of(request.store, wanted, request.seeds, request.preset, request.precision)

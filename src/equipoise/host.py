@@ -1,0 +1,35 @@
+"""Numbers on their way from a device to the host, which need not wait for them."""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+__all__ = ["Fetched", "fetch"]
+
+
+class Fetched(NamedTuple):
+    """A copy on the host, there or on its way."""
+
+    tensor: Tensor
+    """Not to be read before `wait`."""
+    arrived: torch.Event | None
+    """When it is there; None: it is."""
+
+    def wait(self) -> Tensor:
+        """The copy, once it is there."""
+        if self.arrived is not None:
+            self.arrived.synchronize()
+        return self.tensor
+
+
+def fetch(tensor: Tensor) -> Fetched:
+    """Copy a small tensor to the host, after what its device was given to do so far; the host goes on meanwhile."""
+    tensor = tensor.detach()
+    if tensor.device.type == "cpu":
+        return Fetched(tensor.clone(), None)
+    host = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=tensor.device.type == "cuda")
+    host.copy_(tensor, non_blocking=True)
+    arrived = torch.Event(tensor.device)
+    arrived.record()
+    return Fetched(host, arrived)

@@ -1,0 +1,253 @@
+"""Slots in a folder: one safetensors file each, and a list of those that count.
+
+No file is ever changed. A new one is written under a name of its own, the list last: whenever the process dies, or
+the disk is full, the list speaks of files that are whole and belong together. What was memory-mapped stays readable.
+"""
+
+import contextlib
+import hashlib
+import json
+import os
+import re
+import sys
+import weakref
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import ModuleType
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from equipoise.atomic import replacing
+from equipoise.conversion.protocol import Params, record_dtype
+from equipoise.errors import StateMismatchError, StoreError, require
+from equipoise.train.slots import blend
+
+if sys.platform != "win32":
+    import fcntl
+
+__all__ = ["OnDisk"]
+
+_LIST = "slots.json"
+_CODES = {
+    torch.float32: "F32",
+    torch.float64: "F64",
+    torch.complex64: "C64",
+    torch.bool: "BOOL",
+    torch.uint8: "U8",
+    torch.int8: "I8",
+    torch.int16: "I16",
+    torch.int32: "I32",
+    torch.int64: "I64",
+}
+"""Of the dtypes that are recorded."""
+_OURS = re.compile(r"\.?slot-\d+-(\d+)\.safetensors(\..*\.part)?")
+
+
+class _Entry(NamedTuple):
+    file: str
+    sha256: str
+
+
+class OnDisk:
+    """Slots in a folder, which one run has for itself.
+
+    Slots are mapped, blended and written tensor by tensor: in memory is one tensor, and only while a plan is carried
+    out.
+
+    Args:
+        folder: Made if it is not there. If it holds the copies of another run, these must be replaced by `fill`.
+        params: What the first slot holds.
+        number: How many slots.
+    """
+
+    device = torch.device("cpu")
+
+    def __init__(self, folder: str | os.PathLike[str], params: Params, number: int) -> None:
+        _library()
+        self.folder = Path(folder).absolute()
+        self.number = number
+        self._dtypes = {name: record_dtype(p) for name, p in params.items()}
+        unknown = {name: dtype for name, dtype in self._dtypes.items() if dtype not in _CODES}
+        require(not unknown, f"parameters in a folder must be recorded in one of {list(_CODES)}", unknown)
+        self._shapes = {name: p.shape for name, p in params.items()}
+        self._entries: dict[int, _Entry] = {}
+        self._changes: dict[int, _Entry] = {}
+        self._written: list[Path] = []
+        with self._explained("store could not be made", self.folder):
+            self.folder.mkdir(parents=True, exist_ok=True)
+            self._release = weakref.finalize(self, _unlock, _lock(self.folder), os.getpid())
+            serials = [found[1] for path in self.folder.iterdir() if (found := _OURS.fullmatch(path.name))]
+            self._serial = max(map(int, serials), default=0)
+            self._foreign = (self.folder / _LIST).exists()
+        if not self._foreign:
+            with self.together():
+                self.blend(0, params, 1.0)
+
+    def read(self, slot: int) -> dict[str, Tensor]:
+        """A slot, memory-mapped once its checksum was found right; zeros before anything was written to it."""
+        self.check()
+        entry = self._changes.get(slot) or self._entries.get(slot)
+        if entry is None:
+            return {n: torch.zeros((), dtype=dtype).expand(self._shapes[n]) for n, dtype in self._dtypes.items()}
+        path = self.folder / entry.file
+        with self._explained(f"slot {slot} could not be read", path):
+            with path.open("rb") as file:
+                found = hashlib.file_digest(file, "sha256").hexdigest()
+            if found != entry.sha256:
+                raise StoreError(f"slot {slot} must be what was written; found other contents in {path}")
+            tensors: dict[str, Tensor] = _library().load_file(path)
+        return {name: tensors[name] for name in self._dtypes}
+
+    def blend(self, slot: int, new: Params, mix: float) -> None:
+        """A new file."""
+        self._write(slot, self._blended(self.read(slot), new, mix) if mix < 1 else ((n, new[n]) for n in self._dtypes))
+
+    @contextmanager
+    def together(self) -> Iterator[None]:
+        """Changes of which the list says all or nothing."""
+        if not self._release.alive:
+            raise StoreError(f"store must be open to be written to; found {self.folder} closed")
+        try:
+            yield
+            self._commit(self._entries | self._changes)
+        finally:
+            # After a commit nothing of this is left; else the list does not speak of it.
+            for path in self._written:
+                _remove(path)
+            self._changes, self._written = {}, []
+
+    def fill(self, copies: Iterable[Params]) -> None:
+        """All slots anew, also those of another run."""
+        foreign, self._foreign = self._foreign, False
+        try:
+            with self.together():
+                for slot, copy in enumerate(copies):
+                    self.blend(slot, copy, 1.0)
+        except BaseException:
+            self._foreign = foreign
+            raise
+        for path in self.folder.iterdir():
+            if _OURS.fullmatch(path.name) and path.name not in {entry.file for entry in self._entries.values()}:
+                _remove(path)
+
+    def check(self) -> None:
+        """Raise StateMismatchError while the folder holds the copies of another run."""
+        if self._foreign:
+            raise StateMismatchError(
+                f"store must be a new folder, or that of a run that goes on; found copies of another run in "
+                f"{self.folder}: give load_state_dict the checkpoint of that run, or give another folder"
+            )
+
+    def to(self, device: torch.device) -> None:
+        """They stay where they are."""
+
+    def close(self) -> None:
+        """Let another run have the folder."""
+        self._release()
+
+    def _blended(self, old: dict[str, Tensor], new: Params, mix: float) -> Iterator[tuple[str, Tensor]]:
+        """One after the other in the same memory: mapped tensors that are changed would stay in memory."""
+        sizes = {
+            dtype: max(old[n].numel() for n, d in self._dtypes.items() if d == dtype) for dtype in self._dtypes.values()
+        }
+        scratch = {dtype: torch.empty(size, dtype=dtype) for dtype, size in sizes.items()}
+        for name, dtype in self._dtypes.items():
+            one = scratch[dtype][: old[name].numel()].view(old[name].shape).copy_(old[name])
+            blend({name: one}, {name: new[name]}, mix)
+            yield name, one
+
+    def _write(self, slot: int, tensors: Iterable[tuple[str, Tensor]]) -> None:
+        """Tensors in the order of the header, which says where each one lies."""
+        self._serial += 1
+        path, digest = self.folder / f"slot-{slot}-{self._serial}.safetensors", hashlib.sha256()
+        with self._explained(f"slot {slot} could not be written", path), replacing(path) as file:
+            self._written.append(path)
+            header = self._header()
+            file.write(header)
+            digest.update(header)
+            for name, tensor in tensors:
+                plain = tensor.detach().to("cpu", self._dtypes[name]).contiguous().flatten()
+                data = plain.view(torch.uint8).numpy().data
+                file.write(data)
+                digest.update(data)
+        self._changes[slot] = _Entry(path.name, digest.hexdigest())
+
+    def _header(self) -> bytes:
+        """Of a safetensors file: eight bytes with the length of what follows, then where each tensor begins and ends.
+
+        The library itself writes to a path or to memory, as a whole; here a file grows that `replacing` moves.
+        """
+        end, entries = 0, {}
+        for name, dtype in self._dtypes.items():
+            begin, end = end, end + dtype.itemsize * self._shapes[name].numel()
+            entries[name] = {"dtype": _CODES[dtype], "shape": list(self._shapes[name]), "data_offsets": [begin, end]}
+        text = json.dumps(entries).encode()
+        text += b" " * (-len(text) % 8)  # so that tensors are aligned
+        return len(text).to_bytes(8, "little") + text
+
+    def _commit(self, entries: dict[int, _Entry]) -> None:
+        listed = {str(slot): entry._asdict() for slot, entry in sorted(entries.items())}
+        path = self.folder / _LIST
+        with self._explained("the list of slots could not be written", path), replacing(path) as file:
+            file.write(json.dumps({"slots": listed}, indent=1).encode())
+        old = {self.folder / entry.file for slot, entry in self._entries.items() if entries[slot] != entry}
+        kept = {self.folder / entry.file for entry in entries.values()}
+        self._entries, self._written = entries, [*old, *(path for path in self._written if path not in kept)]
+
+    @contextmanager
+    def _explained(self, what: str, path: Path) -> Iterator[None]:
+        from safetensors import SafetensorError  # noqa: PLC0415
+
+        try:
+            yield
+        except StoreError:
+            raise
+        except (OSError, SafetensorError) as error:
+            raise StoreError(f"{what}: {getattr(error, 'strerror', None) or error}, {path}") from error
+
+
+def _library() -> ModuleType:
+    """The module safetensors.torch."""
+    try:
+        import safetensors.torch as library  # noqa: PLC0415
+    except ImportError as missing:
+        raise ImportError("a store in a folder needs safetensors: pip install 'equipoise[train]'") from missing
+    return library
+
+
+def _remove(path: Path) -> None:
+    # What cannot be removed is only in the way.
+    with contextlib.suppress(OSError):
+        path.unlink(missing_ok=True)
+
+
+def _lock(folder: Path) -> int:
+    """A lock that ends with the process, whatever ends it; none where the file system has no locks."""
+    handle = os.open(folder / "lock", os.O_RDWR | os.O_CREAT, 0o666)
+    if sys.platform != "win32":
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            holder = os.read(handle, 32).decode() or "unknown"
+            os.close(handle)
+            raise StoreError(
+                f"store must be a folder that no other run has open; found {folder} open in process {holder}: "
+                "every rank needs a folder of its own, and a run in this process must be closed or forgotten first"
+            ) from None
+        except OSError:
+            pass
+    os.ftruncate(handle, 0)
+    os.write(handle, str(os.getpid()).encode())
+    return handle
+
+
+def _unlock(handle: int, owner: int) -> None:
+    if os.getpid() != owner:
+        return  # a forked process has the lock too, and must not undo it
+    if sys.platform != "win32":
+        with contextlib.suppress(OSError):
+            fcntl.flock(handle, fcntl.LOCK_UN)  # of every process that has it
+    os.close(handle)

@@ -1,0 +1,270 @@
+"""In Lightning's Trainer: a callback that makes `mol`, and evaluates and saves the solution.
+
+Needs the extra `lightning`; nothing else imports this module.
+"""
+
+import warnings
+from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager
+from typing import Any, NoReturn
+
+from lightning.pytorch import Callback, LightningModule, Trainer
+from torch import Tensor, nn
+
+from equipoise.conversion import Conversion
+from equipoise.errors import require
+from equipoise.registry import Method
+from equipoise.train.multi_objective import MultiObjective
+from equipoise.weighting import Weighting
+
+__all__ = ["MultiObjectiveCallback"]
+
+TRAINING_WEIGHTS = "current_model_state"
+"""Where a checkpoint has the weights that training goes on with; Lightning's `WeightAveraging` calls it so too."""
+
+
+class MultiObjectiveCallback(Callback):
+    """A weighting and a conversion in a Lightning `Trainer`.
+
+    The module finds `self.mol`, a `MultiObjective` that is attached to its optimizer, while `fit` runs. Automatic
+    optimization and manual optimization with one optimizer work, with accumulation, clipping and mixed precision.
+
+    - Validation within `fit` sees the solution as soon as something was recorded; the sanity check does not.
+    - `state_dict` of a checkpoint is the solution: `load_from_checkpoint`, `test` and `predict` get it. The weights
+      that training goes on with are saved beside it, the method's state with the callback's, and
+      `fit(ckpt_path=...)` resumes bit for bit.
+    - When training ends, the module holds the solution.
+
+    Args:
+        weighting: As in `MultiObjective`.
+        preference: w, one entry per objective.
+        conversion: As in `MultiObjective`.
+        names: The objectives' names.
+        log_every: Every how many optimizer steps `mol.metrics()` is logged, under names that begin with `mol/`;
+            None for never.
+        recalibrate: Batches for a pass that finds the BatchNorm statistics of the solution when training ends;
+            None leaves those of the last iterate. Tuples that begin with the model's input serve too.
+        settings: Further arguments of `MultiObjective`.
+
+    Raises:
+        ValueError: For what `MultiObjective` refuses; when `fit` begins, if there is not one optimizer, if the
+            module has a `mol` of its own, and for a `ModelCheckpoint(save_weights_only=True)`.
+
+    Examples:
+        >>> from lightning.pytorch import LightningModule, Trainer
+        >>> from equipoise.train.lightning import MultiObjectiveCallback
+        >>> class Net(LightningModule):
+        ...     def __init__(self):
+        ...         super().__init__()
+        ...         self.x = torch.nn.Parameter(torch.zeros(()))
+        ...     def training_step(self, batch, batch_idx):
+        ...         return self.mol(torch.stack([self.x**2, (self.x - 2) ** 2]))  # per objective, (m,) or by name
+        ...     def configure_optimizers(self):
+        ...         return torch.optim.SGD(self.parameters(), lr=0.1)
+        >>> net, callback = Net(), MultiObjectiveCallback(preference=[0.1, 0.9])
+        >>> off = ("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary")
+        >>> trainer = Trainer(max_epochs=1, accelerator="cpu", callbacks=[callback], **dict.fromkeys(off, False))
+        >>> trainer.fit(net, torch.utils.data.DataLoader(torch.zeros(200)))
+        >>> round(net.x.item(), 1)  # 0.1 x² = 0.9 (x − 2)²
+        1.5
+    """
+
+    def __init__(
+        self,
+        weighting: Weighting[Any] | Method | str | None = None,
+        preference: Tensor | Sequence[float] | None = None,
+        conversion: Conversion[Any] | None = None,
+        *,
+        names: Sequence[str] | None = None,
+        log_every: int | None = 50,
+        recalibrate: Iterable[Any] | None = None,
+        **settings: Any,
+    ) -> None:
+        require(log_every is None or log_every >= 1, "log_every must be None or at least 1", log_every)
+        rule = "settings must leave model and optimizer to the Trainer"
+        require(not {"model", "optimizer"} & settings.keys(), rule, list(settings))
+        self._settings = {
+            "weighting": weighting,
+            "preference": preference,
+            "conversion": conversion,
+            "names": names,
+            **settings,
+        }
+        # A trial: what is wrong is said here, not when the data are loaded and the model is built.
+        MultiObjective(nn.Linear(1, 1), **{k: v for k, v in self._settings.items() if k not in {"parameters", "store"}})
+        self.log_every, self.recalibrate = log_every, recalibrate
+        self._mol: MultiObjective | None = None
+        self._fitting = False
+        self._loaded: dict[str, Any] | None = None
+        self._lent: AbstractContextManager[None] | None = None
+        """Entered while the module has the solution for validation."""
+        self._training: dict[str, Any] | None = None
+        """The module's state at the end of training, before it got the solution; on the host."""
+        self._logged = 0
+
+    @property
+    def mol(self) -> MultiObjective:
+        """That of the last `fit`, also when it is over."""
+        require(self._mol is not None, "mol must be asked for after fit has begun", "no fit yet")
+        assert self._mol is not None  # noqa: S101
+        return self._mol
+
+    # The run ----------------------------------------------------------------------------------
+
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        """Check what can be checked, and let the module's `mol` say why it cannot be called yet."""
+        own = getattr(pl_module, "mol", None)
+        known = own is None or isinstance(own, _Outside) or own is self._mol
+        require(known, "the module must leave its attribute mol to MultiObjectiveCallback", lambda: type(own))
+        for checkpoint in trainer.checkpoint_callbacks:
+            rule = (
+                "ModelCheckpoint must have save_weights_only=False: Lightning asks no callback for weights alone, and "
+                "they would be those of the last iterate, not of the solution"
+            )
+            require(not getattr(checkpoint, "save_weights_only", False), rule, "True")
+        self._fitting, self._loaded = stage == "fit", None
+        if self._fitting and self._mol is not None:
+            self._mol.close()
+            self._mol, self._training = None, None
+        _give(pl_module, _Outside())
+
+    def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Make `mol`; the optimizers are there, and the module is on its device."""
+        number = len(trainer.optimizers)
+        require(number == 1, "configure_optimizers must give one optimizer", number)
+        self._mol = MultiObjective(pl_module, optimizer=trainer.optimizers[0], **self._settings)
+        self._logged = 0
+        if trainer.ckpt_path and self._loaded is None and not trainer.strategy.restore_checkpoint_after_setup:
+            found = f"{trainer.ckpt_path} has no state of MultiObjectiveCallback"
+            warnings.warn(f"{found}: the method begins anew, at the checkpoint's weights", stacklevel=2)
+        self._restore()
+        _give(pl_module, self._mol)
+
+    def on_train_batch_start(
+        self,
+        trainer: Trainer,
+        pl_module: LightningModule,
+        batch: Any,  # noqa: ANN401, ARG002
+        batch_idx: int,
+    ) -> None:
+        """Forget what a skipped step left.
+
+        Lightning clears its gradients only after `training_step`, when the coefficients have been chosen.
+        """
+        if pl_module.automatic_optimization and batch_idx % trainer.accumulate_grad_batches == 0:
+            self.mol.discard()
+
+    def on_before_optimizer_step(self, trainer: Trainer, pl_module: LightningModule, optimizer: Any) -> None:  # noqa: ANN401, ARG002
+        """Let a step pass that has no gradients, because `training_step` returned None: it moves nothing."""
+        if pl_module.automatic_optimization:
+            self.mol._pass_if_idle()
+
+    def on_train_batch_end(
+        self,
+        trainer: Trainer,  # noqa: ARG002
+        pl_module: LightningModule,
+        outputs: Any,  # noqa: ANN401, ARG002
+        batch: Any,  # noqa: ANN401, ARG002
+        batch_idx: int,  # noqa: ARG002
+    ) -> None:
+        """Log the last step when it is its turn."""
+        step = self.mol.step
+        if self.log_every is not None and step != self._logged and step % self.log_every == 0:
+            self._logged = step
+            metrics = self.mol.metrics()
+            pl_module.log_dict({f"mol/{name}": x for name, x in metrics.items() if name != "step"}, batch_size=1)
+
+    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:  # noqa: ARG002
+        """Leave the solution in the module."""
+        if self.mol.recorded == 0:
+            return
+        if self.recalibrate is not None:
+            self.mol.update_bn(self.recalibrate)
+        self._training = _on_host(pl_module.state_dict())
+        pl_module.load_state_dict(self.mol.solution(gather=False), strict=pl_module.strict_loading)
+
+    def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:  # noqa: ARG002
+        """Let go of the optimizer and of the module."""
+        if stage == "fit" and self._mol is not None:
+            self._mol.close()
+            self._fitting = False
+        _give(pl_module, _Outside())
+
+    # Validation -------------------------------------------------------------------------------
+
+    def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:  # noqa: ARG002
+        """Lend the module the solution."""
+        if self._fitting and not trainer.sanity_checking:
+            self._lend()
+
+    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:  # noqa: ARG002
+        """Take it back; a `ModelCheckpoint` saves after this."""
+        self._take_back()
+
+    def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:  # noqa: ARG002
+        """Take it back if validation was broken off."""
+        self._take_back()
+
+    def _lend(self) -> None:
+        if self.mol.recorded > 0:
+            self._lent = self.mol.solution_weights()
+            self._lent.__enter__()
+
+    def _take_back(self) -> None:
+        lent, self._lent = self._lent, None
+        if lent is not None:
+            lent.__exit__(None, None, None)
+
+    # Checkpoints ------------------------------------------------------------------------------
+
+    def state_dict(self) -> dict[str, Any]:
+        """The method's state, while `fit` runs and after it."""
+        if self._mol is None or not (self._fitting or self._training is not None):
+            return {}
+        return {"mol": self._mol.state_dict()}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Go on where the checkpoint was made, as soon as `mol` is there."""
+        if self._fitting:
+            self._loaded = state_dict
+            self._restore()
+
+    def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:  # noqa: ARG002
+        """Put the solution where the weights are looked for, and the weights of training beside it."""
+        if self._training is not None:  # the module holds the solution
+            checkpoint[TRAINING_WEIGHTS] = self._training
+        elif self._fitting and self._mol is not None and self._mol.recorded > 0:
+            state, answer = checkpoint["state_dict"], self._mol.solution(gather=False)
+            checkpoint["state_dict"] = {key: answer.get(key, x) for key, x in state.items()}
+            if self._lent is not None:  # by a hook of validation: the entries of state change with the module
+                self._take_back()
+                state = _on_host(state)
+                self._lend()
+            checkpoint[TRAINING_WEIGHTS] = state
+
+    def on_load_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:  # noqa: ARG002
+        """Training goes on with its own weights; everything else with the solution."""
+        if not self._fitting:
+            self._training = None  # the module holds other weights now
+        elif TRAINING_WEIGHTS in checkpoint:
+            pl_module.load_state_dict(checkpoint[TRAINING_WEIGHTS], strict=pl_module.strict_loading)
+
+    def _restore(self) -> None:
+        if self._loaded is not None and self._mol is not None:
+            self._mol.load_state_dict(self._loaded["mol"])
+            self._loaded = None
+
+
+class _Outside:
+    """Stands for `mol` where no training runs."""
+
+    def __call__(self, *losses: object, **counts: object) -> NoReturn:  # noqa: ARG002
+        raise ValueError("mol must be called in training_step while fit runs; found no fit running")
+
+
+def _give(pl_module: LightningModule, mol: MultiObjective | _Outside) -> None:
+    object.__setattr__(pl_module, "mol", mol)
+
+
+def _on_host(state: dict[str, Any]) -> dict[str, Any]:
+    return {key: x.detach().to("cpu", copy=True) if isinstance(x, Tensor) else x for key, x in state.items()}

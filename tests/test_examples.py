@@ -1,0 +1,278 @@
+"""The examples in small: what they are built of, and that each ends in a table and a picture."""
+
+import importlib.util
+import json
+import os
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+import torch
+from torch.nn.functional import cross_entropy
+
+import equipoise as eq
+from equipoise.datasets import locate
+
+ROOT = Path(__file__).parents[1]
+RESULTS = ROOT / "docs" / "results" / "examples"
+
+
+def load(name: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(name, ROOT / "examples" / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+multi_mnist, adult, domains = (load(name) for name in ("multi_mnist", "adult", "domains"))
+
+
+@pytest.fixture(autouse=True)
+def data(monkeypatch):
+    shared = ROOT.parent / "shared" / "data"
+    if shared.is_dir() and "EQUIPOISE_DATA" not in os.environ:
+        monkeypatch.setenv("EQUIPOISE_DATA", str(shared))
+
+
+def is_picture(path: Path) -> bool:
+    return path.read_bytes().startswith(b"\x89PNG") and path.stat().st_size > 10_000
+
+
+@pytest.mark.parametrize("example", [multi_mnist, adult, domains], ids=lambda module: module.__name__)
+def test_help_names_the_options_they_share(example, capsys):
+    with pytest.raises(SystemExit) as end:
+        example.main(["--help"])
+    assert end.value.code == 0
+    text = capsys.readouterr().out
+    assert all(option in text for option in ("--out", "--json", "--quick", "--seeds"))
+
+
+# Multi-MNIST ----------------------------------------------------------------------------------
+
+
+def test_every_digit_is_once_on_the_left_and_once_on_the_right():
+    images = torch.arange(1, 6, dtype=torch.uint8)[:, None, None].expand(5, 28, 28)
+    labels = torch.arange(1, 6)
+    found = multi_mnist.compose(images, labels, seed=0)
+    assert found.inputs.shape == (5, 1, 36, 36)
+    assert found.labels.sort(0).values.tolist() == [[k, k] for k in range(1, 6)]
+    left, right = found.labels.unbind(1)
+    assert torch.equal(found.inputs[:, 0, 0, 0].long(), left)
+    assert torch.equal(found.inputs[:, 0, 35, 35].long(), right)
+    assert torch.equal(found.inputs[:, 0, 20, 20].long(), torch.maximum(left, right))
+    assert int(found.inputs[:, 0, 0, 35].sum()) == 0  # the corners that no digit reaches
+    assert int(found.inputs[:, 0, 35, 0].sum()) == 0
+
+
+def test_pairs_do_not_depend_on_the_call_and_test_digits_stay_apart():
+    (train, test), (again, _) = (multi_mnist.pairs("digits", 1347, None) for _ in range(2))
+    assert torch.equal(train.inputs, again.inputs)
+    assert len(train.labels) == 1347
+    assert len(test.labels) == 450
+    assert int(train.inputs.max()) == 255
+
+
+def test_its_weighted_sum_is_that_of_a_plain_loop():
+    task = multi_mnist.Task("LS", 0.3, 0, "digits", 512, 2, 6, None)
+    [(_, found)] = multi_mnist.train(task)
+    data, _ = multi_mnist.pairs("digits", 512, None)
+    torch.manual_seed(0)
+    model = multi_mnist.TwoHeads(6)
+    optimizer = torch.optim.Adam(model.parameters(), lr=multi_mnist.STEP_SIZE)
+    step = 0
+    for _ in range(2):
+        for batch in torch.randperm(512).split(256):
+            optimizer.param_groups[0]["lr"] = multi_mnist.STEP_SIZE * (1 - step / 4)
+            logits = model(data.inputs[batch])
+            left, right = (cross_entropy(logits[..., k], data.labels[batch, k]) for k in range(2))
+            (0.3 * left + 0.7 * right).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            step += 1
+    expected = multi_mnist.evaluate(model, data)["loss"]
+    assert found["last"]["train"]["loss"] == pytest.approx(expected, rel=1e-4)
+
+
+def test_multi_mnist_in_small_is_resumed_and_ends_in_table_and_picture(tmp_path, monkeypatch):
+    options = ["--quick", "--epochs", "2", "--seeds", "0", "--out", str(tmp_path), "--json", str(tmp_path / "t.json")]
+    multi_mnist.main(options)
+    table = (tmp_path / "t.json").read_text()
+    found = json.loads(table)
+    assert len(list((tmp_path / "runs").glob("*.json"))) == len(multi_mnist.RUNS) * 3
+    assert is_picture(tmp_path / "multi-mnist.png")
+    w = torch.tensor(found["preferences"])
+    for row in found["rows"].values():
+        weighted = w * torch.tensor(row["test"]["losses"])
+        expected = weighted.amax(-1) / weighted.amin(-1) - 1
+        torch.testing.assert_close(torch.tensor(row["test"]["imbalance"]), expected, rtol=1e-4, atol=1e-5)
+
+    next((tmp_path / "runs").glob("*.json")).unlink()
+    runs = []
+    whole = multi_mnist.train
+
+    def counted(task):
+        runs.append(task)
+        return whole(task)
+
+    monkeypatch.setattr(multi_mnist, "train", counted)
+    multi_mnist.main(options)
+    assert len(runs) == 1  # the one that was missing
+    assert (tmp_path / "t.json").read_text() == table  # and it came out the same
+
+
+def test_a_missing_data_set_is_answered_by_what_to_do(tmp_path, monkeypatch):
+    monkeypatch.setenv("EQUIPOISE_DATA", str(tmp_path))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    for example, answer in ((multi_mnist, "equipoise data fetch mnist"), (adult, "docs/datasets.md")):
+        if locate(example.__name__.replace("multi_", "")) is not None:
+            pytest.skip("the data set is in the user's own cache folder")
+        with pytest.raises(SystemExit, match=answer):
+            example.main(["--out", str(tmp_path)])
+
+
+# Adult ----------------------------------------------------------------------------------------
+
+
+def crowd(n=400):
+    """Men and women whose one telling input is larger for men."""
+    generator = torch.Generator().manual_seed(0)
+    men = torch.arange(n) % 2 == 0
+    x = torch.randn(n, 3, generator=generator)
+    x[:, 0] += men.float()
+    labels = (x[:, 0] + 0.5 * torch.randn(n, generator=generator) > 0.5).float()
+    return adult.People(x, labels, men)
+
+
+def test_the_gap_is_the_difference_of_mean_probabilities():
+    data = adult.People(torch.tensor([[1.0], [2.0], [0.0], [-1.0]]), torch.tensor([1.0, 0.0, 1.0, 0.0]),
+                        torch.tensor([True, True, False, False]))  # fmt: skip
+    entropy, gap = adult.measure(torch.nn.Identity(), data)
+    p = [1 / (1 + 2.718281828459045**-x) for x in (1.0, 2.0, 0.0, -1.0)]
+    assert float(gap) == pytest.approx((p[0] + p[1]) / 2 - (p[2] + p[3]) / 2)
+    logs = [p[0], 1 - p[1], p[2], 1 - p[3]]
+    assert float(entropy) == pytest.approx(-sum(torch.tensor(q).log().item() for q in logs) / 4)
+
+
+def test_the_default_meets_the_preferences_of_the_decision_maker():
+    data = crowd()
+    found = adult.run((data, data), [0.3, 0.5, 0.7], [0], steps=200)
+    assert found["cross-entropy alone"]["f1"] == pytest.approx(0.0, abs=0.02)
+    assert found["cross-entropy alone"]["f2"] == pytest.approx(1.0, abs=0.02)
+    rows = found["methods"]["equipoise"]
+    for (a, b), row in zip(found["preferences"], rows, strict=True):
+        assert a * row["f1"] == pytest.approx(b * row["f2"], rel=0.1)
+    assert rows[0]["f2"] < rows[1]["f2"] < rows[2]["f2"]
+    assert rows[0]["f1"] > rows[1]["f1"] > rows[2]["f1"]
+
+
+def test_adult_in_small_ends_in_table_and_picture(tmp_path):
+    if locate("adult") is None:
+        pytest.skip("adult.csv was not found: see docs/datasets.md")
+    adult.main(["--quick", "--seeds", "0", "--steps", "20", "--out", str(tmp_path), "--json", str(tmp_path / "t.json")])
+    found = json.loads((tmp_path / "t.json").read_text())
+    assert is_picture(tmp_path / "adult.png")
+    assert found["cross-entropy alone"]["accuracy"] > 0.8
+    train, test = adult.people(None, share=10)
+    assert len(train.labels) == 3257
+    assert train.inputs.shape[1] == test.inputs.shape[1] == 106  # the sex is not among them
+    assert float(train.men.float().mean()) == pytest.approx(0.67, abs=0.02)
+
+
+# Domains --------------------------------------------------------------------------------------
+
+
+def test_documentation_strings_are_read_and_nothing_is_run(tmp_path):
+    file = tmp_path / "module.py"
+    file.write_text('"""Module."""\nclass A:\n    """Class."""\n    def f(self):\n        "Method."\n\n1 / 0\n')
+    assert domains.documentation(file) == ["Module.", "Class.", "Method."]
+
+
+@pytest.mark.parametrize("domain", ["asyncio", "xml"])
+def test_a_domain_has_text_and_holds_a_fifth_of_its_strings_out(domain):
+    text = domains.read(domain)
+    assert len(text.train) > 20_000
+    assert 0.1 < len(text.held_out) / len(text.train) < 0.5
+    assert int(text.train.max()) < 128
+    whole, apart = (bytes(part.tolist()).decode() for part in text)
+    assert torch.equal(domains.read(domain).train, text.train)
+    long = [s for s in apart.split("\n\n") if len(s) > 200]
+    assert sum(s in whole for s in long) <= len(long) // 10
+
+
+def test_the_reader_does_not_see_what_comes_next():
+    torch.manual_seed(0)
+    model = domains.Reader().eval()
+    text = torch.randint(128, (2, 20))
+    changed = text.clone()
+    changed[:, 12] = (changed[:, 12] + 1) % 128
+    before, after = model(text), model(changed)
+    torch.testing.assert_close(before[:, :12], after[:, :12])
+    assert not torch.allclose(before[:, 12], after[:, 12])
+
+
+def test_the_copies_counted_are_the_iterates_that_no_other_dominates():
+    seen = torch.rand(60, 3, generator=torch.Generator().manual_seed(0)) + torch.linspace(1, 0, 60)[:, None]
+    counted = domains.archive(seen, None)
+    for t in (1, 10, 60):
+        assert counted[t - 1] == int(eq.metrics.non_dominated(seen[:t]).sum())
+    assert max(domains.archive(seen, 8)) <= 8
+
+
+def test_domains_in_small_ends_in_table_and_picture(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(domains, "METHODS", {k: domains.METHODS[k] for k in ("LS", "equipoise")})
+    domains.main(["--quick", "--steps", "12", "--out", str(tmp_path), "--json", str(tmp_path / "t.json")])
+    found = json.loads((tmp_path / "t.json").read_text())
+    assert is_picture(tmp_path / "domains.png")
+    assert len(found["copies"]["unbounded"][0]) == found["steps"] == 12
+    assert found["copies"]["bounded"][0][-1] <= 8
+    held_out = torch.tensor(found["methods"]["LS"]["held_out"])
+    assert held_out.shape == (1, 10)
+    assert float(held_out.max()) < 4.852  # log 128, the loss of a guess
+    assert f"{float(held_out.max()):.3f}" in capsys.readouterr().out
+
+
+# What the page about them claims ----------------------------------------------------------------
+
+
+def results(name):
+    return json.loads((RESULTS / f"{name}.json").read_text())
+
+
+def test_the_default_met_its_preferences_on_all_of_multi_mnist():
+    found = results("multi-mnist")
+    assert found["setting"]["samples"] == 60_000
+    rows = found["rows"]
+    row = rows["equipoise (the default)"]
+    assert max(row["train"]["imbalance"][0]) <= 0.0101
+    assert max(row["test"]["imbalance"][0]) <= 0.0755
+    tch = {name: sum(rows[name]["train"]["tch"][0]) for name in rows}
+    assert tch["equipoise (the default)"] < tch["STCH"] < tch["LS"] < tch["MGDA"]
+    volume = {name: rows[name]["test"]["hypervolume"]["1"][0] for name in rows}
+    assert volume["STCH"] < volume["equipoise (the default)"] < volume["MGDA"] < volume["LS"]
+
+
+def test_all_but_one_answer_of_the_weighted_sum_on_adult_is_worse_in_both_respects():
+    methods = results("adult")["methods"]
+    beaten = [
+        any(mine["accuracy"] > ls["accuracy"] and abs(mine["gap"]) < abs(ls["gap"]) for mine in methods["equipoise"])
+        for ls in methods["LS"]
+    ]
+    assert beaten == [True] * 8 + [False]
+
+
+@pytest.mark.parametrize("name", ["multi-mnist", "adult", "domains"])
+def test_the_page_shows_the_numbers_that_were_found(name):
+    page = (ROOT / "docs" / "examples.md").read_text()
+    found = results(name)
+    if name == "multi-mnist":
+        shown = [f"{v['test']['hypervolume']['1'][0]:.4f}" for v in found["rows"].values()]
+    elif name == "adult":
+        shown = [f"{100 * row['accuracy']:.2f}" for rows in found["methods"].values() for row in rows]
+    else:
+        worst = [torch.tensor(parts["held_out"]).amax(1).mean() for parts in found["methods"].values()]
+        shown = [*(f"{float(value):.3f}" for value in worst), str(found["copies"]["unbounded"][0][-1])]
+    assert [number for number in shown if number not in page] == []
