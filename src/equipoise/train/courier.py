@@ -175,8 +175,9 @@ class ToHost:
         return Given({n: torch.empty_like(p, device="cpu", pin_memory=self._cuda) for n, p in params.items()})
 
 
+@torch.no_grad()
 def _copy(to: Mapping[str, Tensor], params: Params, *, non_blocking: bool) -> None:
-    torch._foreach_copy_([to[name] for name in params], [p.detach() for p in params.values()], non_blocking)
+    torch._foreach_copy_([to[name] for name in params], list(params.values()), non_blocking)
 
 
 def _copy_in_order(to: Mapping[str, Tensor], params: Params, stream: torch.cuda.Stream) -> torch.cuda.Event:

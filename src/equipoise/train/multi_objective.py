@@ -561,7 +561,7 @@ class MultiObjective:
     def _enter(self, values: Tensor, mask: Tensor | None) -> None:
         params, self._sent = self._params() if self._sent is None else self._sent, None
         self._statistics = {}
-        self._record.update(sharded.local(params), values, mask)
+        self._record.update(sharded.local(params) if self._params.sharded else params, values, mask)
 
     def _skip(self) -> Tensor:
         self._skipped += 1

@@ -14,7 +14,7 @@ __all__ = ["Recorded", "recalibrated", "swapped"]
 
 
 class Recorded:
-    """Parameters of a model by name, looked up anew each time.
+    """Parameters of a model by name, as the model has them each time.
 
     Args:
         model: The model.
@@ -24,6 +24,7 @@ class Recorded:
     def __init__(self, model: nn.Module, names: Iterable[str] | None) -> None:
         self.model = model
         self.chosen = names is not None
+        self._found: tuple[list[tuple[int, bool]], dict[str, Tensor]] | None = None
         sharded.check_model(model)
         sharded.reshard(model)
         known = dict(model.named_parameters())
@@ -48,6 +49,13 @@ class Recorded:
         """
         if self.sharded:
             sharded.reshard(self.model)
+        # A step cannot afford named_parameters(), which makes a name for everything there is.
+        marks = _marks(self.model)
+        if self._found is None or self._found[0] != marks:
+            self._found = marks, self._look_up()
+        return self._found[1]
+
+    def _look_up(self) -> dict[str, Tensor]:
         known = dict(self.model.named_parameters())
         gone = [name for name in self.names if name not in known]
         require(not gone, "recorded parameters must stay in the model", lambda: f"{gone} gone")
@@ -63,6 +71,16 @@ class Recorded:
         first = {id(p): name for name, p in self().items()}
         every = self.model.named_parameters(remove_duplicate=False)
         return {name: first[id(p)] for name, p in every if id(p) in first and first[id(p)] != name}
+
+
+def _marks(model: nn.Module) -> list[tuple[int, bool]]:
+    """What changes when a parameter appears, disappears, is replaced, frozen or thawed."""
+    found, left = [], [model]
+    while left:
+        module = left.pop()
+        found += [(id(p), p.requires_grad) for p in module._parameters.values() if p is not None]
+        left += [child for child in module._modules.values() if child is not None]
+    return found
 
 
 def full_state(model: nn.Module, answer: Mapping[str, Tensor], aliases: Mapping[str, str]) -> dict[str, Tensor]:

@@ -76,15 +76,20 @@ def carry_out(plan: Numbers, params: Params, slots: Slots) -> None:
             slots.blend(plan.write, params, plan.gain)
 
 
+@torch.no_grad()
 def blend(old: Mapping[str, Tensor], new: Mapping[str, Tensor], mix: float) -> None:
     """In place old + mix (new − old); what cannot be averaged becomes the new."""
-    averaged = [name for name, tensor in old.items() if tensor.is_floating_point() and mix < 1]
-    replaced = [name for name in old if name not in set(averaged)]
+    averaged = [name for name, tensor in old.items() if tensor.is_floating_point()] if mix < 1 else []
+    replaced = list(old.keys() - averaged) if len(averaged) < len(old) else []
     if averaged:
-        ends = [new[name].detach().to(old[name].dtype) for name in averaged]
+        ends = [_as(new[name], old[name]) for name in averaged]
         torch._foreach_lerp_([old[name] for name in averaged], ends, mix)
     if replaced:
-        torch._foreach_copy_([old[name] for name in replaced], [new[name].detach() for name in replaced])
+        torch._foreach_copy_([old[name] for name in replaced], [new[name] for name in replaced])
+
+
+def _as(new: Tensor, old: Tensor) -> Tensor:
+    return new if new.dtype == old.dtype else new.to(old.dtype)
 
 
 class InMemory:
@@ -110,7 +115,7 @@ class InMemory:
             taken = [name for name, tensor in old.items() if _alike(tensor, new[name])]
             for name in taken:
                 old[name], new[name] = new[name], old[name]
-            rest = {name: tensor for name, tensor in old.items() if name not in set(taken)}
+            rest = {name: old[name] for name in old.keys() - taken}
         blend(rest, new, mix)
 
     def together(self) -> AbstractContextManager[None]:
