@@ -281,7 +281,7 @@ def draw(found: dict[str, Any]) -> Figure:
         off = 100 * torch.tensor(found["rows"][name]["train"]["imbalance"])
         balance.plot(w, off.mean(0).clamp_min(0.1), "o-", color=row.colour, ms=5, lw=1.2, label=name)
     balance.axhline(10, color="0.5", lw=0.8, ls=":")
-    balance.text(0.5, 11.5, "10 %", color="0.4", ha="center", fontsize=8)
+    balance.text(0.35, 11.5, "10 %", color="0.4", ha="center", fontsize=8)
     balance.set(
         yscale="log",
         xticks=w.tolist(),
@@ -320,7 +320,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--out", type=Path, default=Path("out/multi-mnist"), help="folder for the picture and the runs")
     parser.add_argument("--json", type=Path, help="write the table to this file")
     parser.add_argument("--data", help="folder of MNIST, if not EQUIPOISE_DATA or the cache folder")
-    parser.add_argument("--seeds", default="0", help="of start and batches")
+    parser.add_argument("--seeds", default="0,1", help="of start and batches")
     parser.add_argument("--epochs", type=int, help=f"by default {EPOCHS}, quick 10")
     parser.add_argument("--width", type=int, default=WIDTH, help="units at the end of the trunk")
     parser.add_argument("--workers", type=int, default=1, help="processes, one thread each")

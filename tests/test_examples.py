@@ -247,12 +247,14 @@ def test_the_default_met_its_preferences_on_all_of_multi_mnist():
     assert found["setting"]["samples"] == 60_000
     rows = found["rows"]
     row = rows["equipoise (the default)"]
-    assert max(row["train"]["imbalance"][0]) <= 0.0101
-    assert max(row["test"]["imbalance"][0]) <= 0.0755
-    tch = {name: sum(rows[name]["train"]["tch"][0]) for name in rows}
+    assert max(off for of_seed in row["train"]["imbalance"] for off in of_seed) <= 0.0675
+    assert max(off for of_seed in row["test"]["imbalance"] for off in of_seed) <= 0.0755
+    tch = {name: torch.tensor(rows[name]["train"]["tch"]).mean() for name in rows}
     assert tch["equipoise (the default)"] < tch["STCH"] < tch["LS"] < tch["MGDA"]
-    volume = {name: rows[name]["test"]["hypervolume"]["1"][0] for name in rows}
-    assert volume["STCH"] < volume["equipoise (the default)"] < volume["MGDA"] < volume["LS"]
+    volume = {name: torch.tensor(rows[name]["test"]["hypervolume"]["1"]) for name in rows}
+    mine = volume["equipoise (the default)"]
+    assert bool((volume["STCH"] < mine).all())
+    assert float(volume["LS"].mean() - mine.mean()) == pytest.approx(0.005, abs=5e-4)  # no more is claimed
 
 
 def test_all_but_one_answer_of_the_weighted_sum_on_adult_is_worse_in_both_respects():
@@ -269,7 +271,8 @@ def test_the_page_shows_the_numbers_that_were_found(name):
     page = (ROOT / "docs" / "examples.md").read_text()
     found = results(name)
     if name == "multi-mnist":
-        shown = [f"{v['test']['hypervolume']['1'][0]:.4f}" for v in found["rows"].values()]
+        volumes = [torch.tensor(row["test"]["hypervolume"]["1"]).mean() for row in found["rows"].values()]
+        shown = [f"{float(volume):.4f}" for volume in volumes]
     elif name == "adult":
         shown = [f"{100 * row['accuracy']:.2f}" for rows in found["methods"].values() for row in rows]
     else:

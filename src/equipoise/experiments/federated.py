@@ -336,7 +336,8 @@ class Job(NamedTuple):
     def label(self) -> str:
         """What it is, in a line."""
         wanted = "" if self.preference is None else f", preference {', '.join(f'{w:g}' for w in self.preference)}"
-        return f"{self.task_name}: {self.method.weighting}{wanted}, {self.task.loss} loss"
+        clients = "" if self.method.transform is None else f" of {self.method.transform}"
+        return f"{self.task_name}: {self.method.weighting}{clients}{wanted}, {self.task.loss} loss"
 
 
 def spec(

@@ -1,0 +1,25 @@
+"""The pages of results are what their commands write from the committed cells."""
+
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from equipoise.cli import app
+
+DOCS = Path(__file__).parents[2] / "docs"
+PAGES = sorted((DOCS / "results").glob("table-*.md"))
+
+
+def test_there_are_pages():
+    assert len(PAGES) >= 5
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_a_page_is_what_its_command_writes(page, tmp_path, monkeypatch):
+    (tmp_path / "docs").symlink_to(DOCS)
+    monkeypatch.chdir(tmp_path)  # where there are no cells of one's own
+    made = tmp_path / page.name
+    done = CliRunner().invoke(app, ["reproduce", page.stem, "--markdown", str(made)])
+    assert done.exit_code == 0, done.output
+    assert made.read_text(encoding="utf-8") == page.read_text(encoding="utf-8")
