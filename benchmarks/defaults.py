@@ -1,10 +1,12 @@
-"""How the default method was chosen, on F1 to F6 alone: the step of λ, the optimism, the power, and noise.
+"""How the default method was chosen, on F1 to F6: the step of λ, the optimism, its smoothing, the power, and noise.
 
 Three parts, each a table on standard output (hypervolume, median preference error):
 
     python benchmarks/defaults.py units       # a fixed step of λ in other units of the losses, and the adaptive one
-    python benchmarks/defaults.py optimism    # how much of it, and which power
+    python benchmarks/defaults.py optimism    # how much of it, how smooth, and which power
     python benchmarks/defaults.py noise       # the same with losses and gradients that are wrong by 5 and by 20 %
+
+The third part also has VLMOP2, on which nothing was chosen but which was looked at.
 """
 
 import argparse
@@ -90,9 +92,10 @@ def units() -> None:
 
 
 def optimism() -> None:
-    """How much of it, with either step."""
+    """How much of it, with either step, and how smooth."""
     rows = {f"adaptive c={c}": eq.OMD("adaptive", eq.Euclidean(), optimism=float(c)) for c in (0, 20, 30, 50, 100)}
     rows |= {f"η=1 c={c}": eq.OMD(1.0, eq.Euclidean(), optimism=float(c)) for c in (20, 50)}
+    rows |= smoothed((30, 3), (30, 10), (30, 30), (60, 10), (100, 10))
     outputs = ("last", "p=4, K=8", "p=8, K=8")
     sums: dict[str, list[list[tuple[float, float]]]] = {}
     for name, problem in chosen_on().items():
@@ -107,13 +110,22 @@ def optimism() -> None:
 
 
 def noise() -> None:
-    """What optimism does with noise: its term follows it."""
-    rows = {f"adaptive c={c}": eq.OMD("adaptive", eq.Euclidean(), optimism=float(c)) for c in (10, 20, 30, 50)}
-    outputs = ("last", "average, p=8", "p=4, K=8", "p=8, K=8")
-    for name in ("F1", "F3", "F4"):
+    """What optimism does with noise: its term follows it, the less the smoother it is."""
+    rows = {f"adaptive c={c}": eq.OMD("adaptive", eq.Euclidean(), optimism=float(c)) for c in (0, 5, 20, 30, 50)}
+    rows |= smoothed((30, 3), (30, 10), (30, 30), (60, 30))
+    outputs = ("last", "average, p=8", "p=8, K=8")
+    for name in ("F1", "F3", "F4", "F5", "VLMOP2"):
         for sigma in (0.05, 0.2):
             heading(f"{name}, σ = {sigma}", outputs)
-            show(chosen_on()[name], rows, outputs, Noisy(chosen_on()[name], sigma))
+            show(problems()[name], rows, outputs, Noisy(problems()[name], sigma))
+
+
+def smoothed(*settings: tuple[int, int]) -> dict[str, eq.OMD]:
+    """The adaptive step with optimism c and smoothing τ, for every (c, τ)."""
+    return {
+        f"adaptive c={c} τ={tau}": eq.OMD("adaptive", eq.Euclidean(), optimism=float(c), smoothing=float(tau))
+        for c, tau in settings
+    }
 
 
 def heading(title: str, outputs: Sequence[str]) -> None:

@@ -95,14 +95,15 @@ def default() -> Method:
     """The method for when none is named, `equipoise` in the table: no number of it is tuned to a problem.
 
     PGD with the adaptive step, which does not depend on the unit of the losses; optimism against the rotation of
-    the two players; an answer that weighs late iterates more and holds eight copies. How it was chosen, and where
-    another choice is better: docs/defaults.md.
+    the two players, smoothed against noise; an answer that weighs late iterates more and holds eight copies. How it
+    was chosen, and where another choice is better: docs/defaults.md.
 
     Examples:
         >>> eq.registry.default().conversion
         Adaptive(power=8.0, capacity=8, ties='stored')
     """
-    return Method(OMD(step_size="adaptive", mirror=Euclidean(), optimism=30.0), Adaptive(power=8.0, capacity=8))
+    weighting = OMD(step_size="adaptive", mirror=Euclidean(), optimism=30.0, smoothing=10.0)
+    return Method(weighting, Adaptive(power=8.0, capacity=8))
 
 
 def resolve(method: Method | Weighting[Any] | str | None) -> Method:

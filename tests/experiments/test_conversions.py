@@ -42,7 +42,12 @@ def test_the_default_is_a_row_and_a_column():
     rows = {row.name: row.weighting for row in conversions.configurations("ZDT1")}
     assert rows[conversions.DEFAULT] == default().weighting
     assert conversions.outputs()[conversions.DEFAULT_OUTPUT] == default().conversion
-    assert len(rows) == 2 * 2 * len(conversions.OPTIMISM)
+    assert len(rows) == 2 * 2 * len(conversions.OPTIMISM) + 1
+
+
+def test_the_default_differs_from_a_neighbouring_row_by_its_smoothing_alone():
+    rows = {row.name: row.weighting for row in conversions.configurations("Needle m=10")}
+    assert replace(rows[conversions.DEFAULT], smoothing=1.0) == rows["PGD adaptive c=30"]
 
 
 def test_no_problem_but_those_it_was_chosen_on_is_missing():
@@ -88,10 +93,11 @@ def test_preference_error_counts_only_rays_that_meet_the_front():
 def test_an_interrupted_table_goes_on(tmp_path):
     store = CellStore(tmp_path, behind=())
     tasks = conversions.missing(store, ["VLMOP1"])
-    assert [task.family.name for task in tasks] == ["PGD η=1", "PGD adaptive", "EG η=1", "EG adaptive"]
+    names = ["PGD η=1", "PGD adaptive", "EG η=1", "EG adaptive", "PGD adaptive τ=10"]
+    assert [task.family.name for task in tasks] == names
     for _ in conversions.compute(store, tasks[:1], workers=1):
         pass
-    assert [task.family.name for task in conversions.missing(store, ["VLMOP1"])] == [t.family.name for t in tasks[1:]]
+    assert [task.family.name for task in conversions.missing(store, ["VLMOP1"])] == names[1:]
     entries = conversions.table(store)
     assert len(entries) == len(conversions.OPTIMISM) * len(conversions.outputs())
     assert {entry.problem for entry in entries} == {"VLMOP1"}

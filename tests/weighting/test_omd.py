@@ -138,6 +138,63 @@ def test_optimism_by_hand():
     assert state.previous.tolist() == [1.0, 1.0]
 
 
+def test_smoothed_optimism_by_hand():
+    # As above with τ = 2: the means are ḡ¹ = (.25, .5), ḡ² = (.625, .75).
+    weighting = eq.OMD(0.1, eq.Euclidean(), optimism=2.0, smoothing=2.0)
+    state = weighting.init(HALF)
+    _, state = weighting.update(vector(1.0, 2.0), state, HALF)
+    # push (.5, 1) + 2(.25, .5) = (1, 2): λ = Π(.6, .7)
+    assert weighting.weights(state).tolist() == pytest.approx([0.45, 0.55])
+    _, state = weighting.update(vector(2.0, 2.0), state, HALF)
+    # push (1, 1) + 2(.375, .25) = (1.75, 1.5): λ = Π(.625, .7)
+    assert weighting.weights(state).tolist() == pytest.approx([0.4625, 0.5375])
+    assert state.previous.tolist() == [0.625, 0.75]
+
+
+def test_with_eg_optimism_adds_up_to_c_times_the_mean():
+    c, tau = 3.0, 4.0
+    weighting, w = eq.OMD(0.1, eq.Entropic(), optimism=c, smoothing=tau), vector(0.2, 0.3, 0.5)
+    state, total, mean = weighting.init(w), torch.zeros(3), torch.zeros(3)
+    for t in range(7):
+        f = draw(3, seed=t)
+        _, state = weighting.update(f, state, w)
+        total, mean = total + w * f, mean + (w * f - mean) / tau
+    expected = torch.softmax(0.1 * (total + c * mean), -1)
+    assert weighting.weights(state).tolist() == pytest.approx(expected.tolist())
+
+
+def test_smoothing_lets_less_noise_into_the_weights():
+    """Constant gains with noise: λ moves by c/τ of it instead of c."""
+
+    def wandering(tau: float) -> float:
+        weighting = eq.OMD(0.01, eq.Euclidean(), optimism=30.0, smoothing=tau)
+        state, seen = weighting.init(HALF), []
+        for t in range(200):
+            _, state = weighting.update(1.0 + 0.1 * draw(2, seed=t), state, HALF)
+            seen.append(weighting.weights(state)[0])
+        return float(torch.stack(seen[20:]).diff().std())
+
+    assert wandering(10.0) < 0.2 * wandering(1.0)
+
+
+def test_a_smoothing_of_one_is_not_shown_and_does_nothing():
+    assert repr(eq.OMD(0.1, optimism=2.0, smoothing=1.0)) == repr(eq.OMD(0.1, optimism=2.0))
+    assert "smoothing" not in repr(eq.OMD())
+    assert "smoothing=10.0" in repr(eq.OMD(smoothing=10.0))
+    # A tensor of ones takes the other way, to the same numbers.
+    weightings = [eq.OMD(0.1, optimism=2.0), eq.OMD(0.1, optimism=2.0, smoothing=torch.tensor(1.0))]
+    states = [weighting.init(HALF) for weighting in weightings]
+    for t in range(5):
+        states = [w.update(draw(2, seed=t), s, HALF)[1] for w, s in zip(weightings, states, strict=True)]
+    assert states[0].dual.tolist() == pytest.approx(states[1].dual.tolist())
+
+
+@pytest.mark.parametrize("smoothing", [0.5, 0.0, math.nan, math.inf])
+def test_a_bad_smoothing_is_refused(smoothing: float):
+    with pytest.raises(ValueError, match=rf"smoothing must be at least 1 and finite; found {smoothing}"):
+        eq.OMD(1.0, smoothing=smoothing)
+
+
 def test_the_last_gain_is_remembered_exactly():
     weighting = eq.OMD(0.1, eq.Entropic(), optimism=1.0)
     state = weighting.init(HALF)

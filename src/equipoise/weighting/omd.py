@@ -1,6 +1,6 @@
 """Online mirror descent for Tchebycheff scalarization (OMD-TCH, Algorithm 1)."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Literal, NamedTuple
 
 import torch
@@ -22,7 +22,7 @@ class OMDState(NamedTuple):
     norm: Tensor
     """√Σ‖w∘f⁽ˢ⁾‖²_*, for the adaptive step; else 0, (*B, 1)."""
     previous: Tensor
-    """w∘f when each objective was last observed, for optimism; else 0, (*B, m)."""
+    """w∘f when each objective was last observed, or its running mean, for optimism; else 0, (*B, m)."""
 
 
 @dataclass(frozen=True)
@@ -31,9 +31,10 @@ class OMD(Weighting[OMDState]):
 
     With the gain g⁽ᵗ⁾ = w ∘ (f(θ⁽ᵗ⁾) − z) the dual player moves by (eq:9, eq:10 of the paper)
 
-        λ⁽ᵗ⁺¹⁾ = argmax_λ η ⟨g⁽ᵗ⁾ + c (g⁽ᵗ⁾ − g⁽ᵗ⁻¹⁾), λ⟩ − B(λ; λ⁽ᵗ⁾),   λ⁽¹⁾ uniform, g⁽⁰⁾ = 0,
+        λ⁽ᵗ⁺¹⁾ = argmax_λ η ⟨g⁽ᵗ⁾ + c (ḡ⁽ᵗ⁾ − ḡ⁽ᵗ⁻¹⁾), λ⟩ − B(λ; λ⁽ᵗ⁾),   λ⁽¹⁾ uniform, ḡ⁽⁰⁾ = 0,
 
-    and the coefficients of the θ-step are λ⁽ᵗ⁾ ∘ w (eq:8).
+    and the coefficients of the θ-step are λ⁽ᵗ⁾ ∘ w (eq:8). The paper's method has c = 0. For τ = 1 the mean
+    ḡ⁽ᵗ⁾ = ḡ⁽ᵗ⁻¹⁾ + (g⁽ᵗ⁾ − ḡ⁽ᵗ⁻¹⁾)/τ is the gain itself.
 
     Attributes:
         step_size: η. "adaptive" takes η_t = √(μD / Σ_{s≤t} ‖g⁽ˢ⁾‖²_*), which needs no tuning: as
@@ -42,6 +43,8 @@ class OMD(Weighting[OMDState]):
         mirror: `Euclidean()` (PGD), `Entropic()` (EG) or `PNorm()`.
         optimism: c ≥ 0. 0 is the paper's method, 1 optimistic mirror descent; with Entropic, η → 0
             at ηc = 1/μ is STCH.
+        smoothing: τ ≥ 1: optimism follows the running mean ḡ of the gains over some τ steps. Noise of the losses
+            enters it by c/τ instead of c; a trend of the gains in full.
         order: "simultaneous": the θ-step uses λ⁽ᵗ⁾, as in the paper; "alternating": it uses λ⁽ᵗ⁺¹⁾,
             as in GroupDRO.
         dual_set: The part of the simplex λ is confined to (ALMO, CVaR); None is all of it.
@@ -61,6 +64,7 @@ class OMD(Weighting[OMDState]):
     step_size: Number | Literal["adaptive"] = "adaptive"
     mirror: Mirror = field(default_factory=Euclidean)
     optimism: Number = 0.0
+    smoothing: Number = field(default=1.0, kw_only=True)
     order: Literal["simultaneous", "alternating"] = "simultaneous"
     dual_set: Box | None = None
     ideal: Ideal = 0.0
@@ -88,8 +92,16 @@ class OMD(Weighting[OMDState]):
             "optimism must be non-negative and finite",
             self.optimism,
         )
+        tau = torch.as_tensor(self.smoothing)
+        sound = bool(((tau >= 1) & torch.isfinite(tau)).all())
+        require(sound, "smoothing must be at least 1 and finite", self.smoothing)
         orders = {"simultaneous", "alternating"}
         require(self.order in orders, 'order must be "simultaneous" or "alternating"', self.order)
+
+    def __repr__(self) -> str:
+        """As of any dataclass, but for a smoothing that does nothing: results are named by this text."""
+        shown = [f.name for f in fields(self) if f.name != "smoothing" or not _is(1, self.smoothing)]
+        return f"{type(self).__name__}({', '.join(f'{name}={getattr(self, name)!r}' for name in shown)})"
 
     def init(self, losses: Tensor, **extra: Tensor) -> OMDState:
         """λ⁽¹⁾ uniform, or the point of `dual_set` nearest to it."""
@@ -141,9 +153,13 @@ class OMD(Weighting[OMDState]):
     def _ascend(self, state: OMDState, gain: Tensor, present: Tensor | None, valid: Tensor) -> OMDState:
         new = state
         push = gain
-        if not _is_zero(self.optimism):
+        if not _is(0, self.optimism):
             last = gain if present is None else torch.where(present, gain, state.previous)
-            push = gain + per_instance("optimism", self.optimism, gain) * (last - state.previous)
+            trend = last - state.previous
+            if not _is(1, self.smoothing):
+                trend = trend / per_instance("smoothing", self.smoothing, gain)
+                last = state.previous + trend
+            push = gain + per_instance("optimism", self.optimism, gain) * trend
             new = new._replace(previous=torch.where(valid, last, state.previous))
         if not isinstance(self.step_size, str):
             dual = self._move(state.dual, push, per_instance("step_size", self.step_size, gain))
@@ -163,5 +179,5 @@ class OMD(Weighting[OMDState]):
         return self.mirror.step(dual, gain, size, self.dual_set)
 
 
-def _is_zero(value: Number) -> bool:
-    return not isinstance(value, Tensor) and value == 0
+def _is(number: float, value: Number) -> bool:
+    return not isinstance(value, Tensor) and value == number
