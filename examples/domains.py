@@ -3,9 +3,9 @@
 A transformer reads bytes of the documentation strings of Python's standard library; ten of its packages are the ten
 domains, and the loss of each is an objective, all of the same weight. Every step sees as much text of each domain. From
 one model that was trained on the mean of the domains for a while four methods go on: that mean (LS), the default method
-of the library, the same with an average instead of the archive, and GroupDRO. Every fifth documentation string is held out.
-Besides it is counted how many copies of the model the archive of the default would hold without its capacity of eight:
-the iterates of the same run that no other one dominates.
+of the library, the same with an average instead of the archive, and GroupDRO. Every fifth documentation string is held
+out. Besides it is counted how many copies of the model the archive of the default would hold without its capacity of
+eight: the iterates of the same run that no other one dominates.
 
     python examples/domains.py --out out/domains    # some ten minutes on one core; needs no data
     python examples/domains.py --quick              # some seconds

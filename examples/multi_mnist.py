@@ -3,7 +3,7 @@
 The left digit lies in the top left corner of a 36×36 canvas, the right one in the bottom right corner, and where they
 overlap the brighter pixel counts. One trunk with two heads names both. A preference w asks for w₁f₁ = w₂f₂, f the
 cross-entropy of each digit. Compared are the default method of the library, the same with its iterates compared on a
-fixed batch, the same with an average instead of the archive, the weighted sum (LS), smooth Tchebycheff (STCH) and MGDA;
+fixed batch or with an average instead of the archive, the weighted sum (LS), smooth Tchebycheff (STCH) and MGDA;
 network, start, batches, optimizer and schedule are the same for all. Prints a table, writes it as JSON if asked, and
 draws the front. A run that is finished is kept in the folder and not done again.
 
@@ -205,13 +205,36 @@ def train(task: Task) -> list[tuple[Spec, Result]]:
     return [(task.spec(), result)]
 
 
+def volume_between(points: Tensor, w: Tensor, reference: float) -> Tensor:
+    """The part of the hypervolume that lies between the outermost of the rays w₁f₁ = w₂f₂.
+
+    Whoever spreads its answers beyond them has hypervolume outside, where nothing was asked for.
+
+    Args:
+        points: (*B, n, 2).
+        w: (p, 2), none of them 0.
+        reference: Of both losses.
+
+    Returns:
+        (*B,), by the midpoint rule, to some 1e-5.
+    """
+    lines = 200_000
+    x = (torch.arange(lines, dtype=points.dtype) + 0.5) * (reference / lines)
+    floor = torch.full((*points.shape[:-2], lines), reference, dtype=points.dtype)
+    for f1, f2 in (point.unbind(-1) for point in points.unbind(-2)):
+        floor = torch.where(x >= f1[..., None], torch.minimum(floor, f2[..., None]), floor)
+    slopes = w[:, 0] / w[:, 1]
+    lower, upper = slopes.min() * x, (slopes.max() * x).clamp_max(reference)
+    return (upper - torch.maximum(floor, lower)).clamp_min(0).mean(-1) * reference
+
+
 def table(store: CellStore, tasks: list[Task]) -> dict[str, Any]:
     """Everything that was found, by row of the table.
 
     Returns:
         `preferences` (p, 2), `seeds` (s,), `references` of the hypervolume, `setting`, and `rows`: by name and by set
-        of pairs, `losses` (s, p, 2), `imbalance` and `tch` (s, p), `accuracy` (2,) over all, `hypervolume` (s,) for
-        each reference.
+        of pairs, `losses` (s, p, 2), `imbalance` and `tch` (s, p), `accuracy` (2,) over all, `hypervolume` and the
+        part of it `between` the outermost rays (s,) for each reference.
     """
     weights = sorted({task.weight for task in tasks})
     seeds = sorted({task.seed for task in tasks})
@@ -230,6 +253,7 @@ def table(store: CellStore, tasks: list[Task]) -> dict[str, Any]:
                 "tch": eq.metrics.tch(f, w).tolist(),
                 "accuracy": accuracy.mean((0, 1)).tolist(),
                 "hypervolume": {key: eq.metrics.hypervolume(f, (r, r)).tolist() for key, r in REFERENCES.items()},
+                "between": {key: volume_between(f, w, r).tolist() for key, r in REFERENCES.items()},
             }
     task = tasks[0]
     setting = {key: task.spec()[key] for key in ("data", "samples", "epochs", "width", "batch", "step_size")}
@@ -251,18 +275,21 @@ def show(found: dict[str, Any]) -> None:
     for part in ("train", "test"):
         print(f"\n{part} pairs: w₁f₁, w₂f₂ at each w₁, and in brackets largest/smallest − 1, means over the seeds")
         heads = "".join(f"{f'w₁ = {a:g}':>26}" for a in w[:, 0].tolist())
-        print(f"{'':26}{heads}{'TCH':>9}" + "".join(f"{f'hv, {key}':>17}" for key in found["references"]))
+        volumes = "".join(f"{f'{what}, {key}':>18}" for what in ("hv", "between") for key in found["references"])
+        print(f"{'':26}{heads}{'TCH':>9}{volumes}")
         for name, row in found["rows"].items():
             f = torch.tensor(row[part]["losses"], dtype=torch.float64)
             values, off = (w * f.mean(0)).tolist(), torch.tensor(row[part]["imbalance"]).mean(0).tolist()
             cells = "".join(f"{a:>10.3f}{b:>7.3f} ({x:>6.1%})" for (a, b), x in zip(values, off, strict=True))
             tch = torch.tensor(row[part]["tch"]).mean()
-            volumes = "".join(f"{_spread(v):>17}" for v in row[part]["hypervolume"].values())
+            kinds = (row[part]["hypervolume"], row[part]["between"])
+            volumes = "".join(f"{_spread(v):>18}" for kind in kinds for v in kind.values())
             print(f"{name:26}{cells}{tch:>9.4f}{volumes}")
     print(
         "\nTCH: mean over the preferences of max w_i f_i; hv: hypervolume of the solutions, mean ± deviation over the"
     )
-    print("seeds, for a reference point of 1 or log 10 (the loss of a guess) in both losses")
+    print("seeds, for a reference point of 1 or log 10 (the loss of a guess) in both losses; between: the part of it")
+    print("that lies between the outermost rays asked for")
 
 
 def _spread(values: list[float]) -> str:

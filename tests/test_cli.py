@@ -23,6 +23,8 @@ def run(*arguments, code=0):
 def test_lists_every_method_and_problem():
     output = run("methods")
     assert all(name in output for name in eq.methods())
+    for shown in ("SmoothTchebycheff(mu=0.01)", "CAGrad(c=0.5)", "OMD(step_size='adaptive', optimism=30.0", "EPO()"):
+        assert shown in output
     assert "VLMOP2" in run("problems")
 
 
@@ -41,6 +43,37 @@ def test_solve_writes_what_it_found(tmp_path):
     assert [path.name for path in tmp_path.iterdir() if path.suffix == ".part"] == []
 
 
+def test_solve_takes_preferences_of_ones_own(tmp_path):
+    arguments = ("--preference", "0.3,0.7", "--preference", "0,1", "--steps", "5", "--json", str(tmp_path / "out.json"))
+    output = run("solve", "VLMOP2", *arguments)
+    assert json.loads((tmp_path / "out.json").read_text())["preferences"] == [[0.3, 0.7], [0.0, 1.0]]
+    assert "no ray" in output  # of the second
+
+
+@pytest.mark.parametrize(
+    ("problem", "asked", "line", "found"),
+    [
+        ("DTLZ2", 5, "3 preferences: the largest grid of at most 5 for m = 3", 3),
+        ("DTLZ2", 2, "1 preference: the largest grid of at most 2 for m = 3", 1),
+        ("DTLZ2", 6, None, 6),
+        ("VLMOP2", 5, None, 5),
+        ("VLMOP2", 1, None, 1),
+    ],
+)
+def test_a_grid_of_another_size_is_said(problem, asked, line, found, tmp_path):
+    file = tmp_path / "out.json"
+    output = run("solve", problem, "--preferences", str(asked), "--steps", "2", "--json", str(file))
+    assert len(json.loads(file.read_text())["preferences"]) == found
+    assert (line in output) if line else ("largest grid" not in output)
+
+
+def test_a_preference_that_is_missed_by_far_is_not_a_number_of_seven_digits():
+    output = run("solve", "ZDT1", "--preference", "0.01,0.99", "--preference", "0.5,0.5", "--steps", "300")
+    assert output.count("> 999 %") == 2  # the row, and the note
+    assert "the ray of w = 0.01, 0.99 meets the front close to its end" in output
+    assert "> 999 %" not in run("solve", "VLMOP1", "--preference", "0.3,0.7", "--steps", "300")
+
+
 def test_lists_what_can_be_reproduced():
     output = run("reproduce", "--list")
     assert "table-hv" in output
@@ -57,7 +90,15 @@ def test_lists_what_can_be_reproduced():
         (("solve", "F1", "--method", "AdaOMD"), "nearest: AdaOMDgd-TCH"),
         (("solve", "F1", "--seeds", "0;1"), "seeds must be whole numbers separated by commas; found '0;1'"),
         (("solve", "F1", "--steps", "0"), "steps must be at least 1; found 0"),
-        (("solve", "F1", "--preferences", "1"), "preferences must be at least 2; found 1"),
+        (("solve", "F1", "--method", "zzzz"), "method must be a known name; found 'zzzz'"),
+        (("solve", "F1", "--preferences", "0"), "preferences must be at least 1; found 0"),
+        (("solve", "F1", "--preference", "0.5;0.5"), "preference must be numbers separated by commas; found '0.5;0.5'"),
+        (("solve", "F1", "--preference", "0.5,0.6"), "sum to 1; found sum 1.10 (w / sum(w) rescales it)"),
+        (("solve", "F1", "--preference", "0.2,0.3,0.5"), "preference must have 2 entries, one per objective; found 3"),
+        (
+            ("solve", "F1", "--preference", "0.5,0.5", "--preferences", "3"),
+            "preferences must not be given together with preference; found 3",
+        ),
         (("reproduce", "table-hw"), "nearest: table-hv"),
         (("reproduce", "table-hv", "--preset", "texts"), "preset must be one of published, text; found 'texts'"),
         (("reproduce", "table-hv", "--workers", "0"), "workers must be at least 1; found 0"),
@@ -112,6 +153,7 @@ def test_bad_input_ends_with_a_message_and_not_with_a_traceback():
             ("reproduce", "table-mnist", "--rounds", "1", "--data", "here"),
             "data set mnist was not found; looked in here",
         ),
+        (("reproduce", "table-mnist"), "or name another folder (argument folder, on the command line --data; variable"),
     ],
 )
 def test_federated_bad_input_ends_with_status_two(arguments, message, tmp_path, monkeypatch, capsys):
@@ -123,8 +165,9 @@ def test_federated_bad_input_ends_with_status_two(arguments, message, tmp_path, 
     with pytest.raises(SystemExit) as ended:
         main()
     assert ended.value.code == 2
-    error = capsys.readouterr().err
+    said, error = capsys.readouterr()
     assert error.startswith("error: ")
+    assert "runs are missing" not in said
     assert message in error
 
 

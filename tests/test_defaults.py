@@ -1,6 +1,7 @@
 """What is used when nothing is named."""
 
 import dataclasses
+import functools
 from typing import Any
 
 import pytest
@@ -43,6 +44,36 @@ def test_it_does_not_depend_on_the_unit_of_the_losses():
         c, small = weighting.update(losses, small, w)
         d, large = weighting.update(1000.0 * losses, large, w)
         torch.testing.assert_close(c, d, rtol=1e-5, atol=1e-6)
+
+
+class Noisy(VLMOP2):
+    """Every loss is wrong by 20 %, and its gradient with it, anew at every look."""
+
+    def losses(self, x: torch.Tensor) -> torch.Tensor:
+        f = super().losses(x)
+        return f * (1.0 + 0.2 * torch.randn(f.shape, generator=self.noise)).clamp_min(0.0)
+
+    @functools.cached_property
+    def noise(self) -> torch.Generator:
+        return torch.Generator().manual_seed(0)
+
+
+def test_smoothing_keeps_noise_out_of_it():
+    method: Any = registry.default()
+    rough = dataclasses.replace(method.weighting, smoothing=1.0)
+    runs = {
+        "smooth": eq.Run(method.weighting, {"x": method.conversion}),
+        "rough": eq.Run(rough, {"x": method.conversion}),
+    }
+    w = preference.linspace(10)
+    error, volume = {}, {}
+    for name, found in eq.solve_many(Noisy(), w, runs, steps=500).items():
+        losses = VLMOP2().losses(found.params["x"]).to(torch.float64)
+        error[name] = float(metrics.imbalance(losses, w).median())
+        volume[name] = float(metrics.hypervolume(losses, VLMOP2().reference).mean())
+    assert error["smooth"] < 0.5
+    assert error["rough"] > 1.0
+    assert volume["smooth"] > volume["rough"] + 0.02
 
 
 def train(mol: eq.MultiObjective, model: torch.nn.Linear, optimizer: torch.optim.Optimizer) -> None:

@@ -97,6 +97,20 @@ def test_its_weighted_sum_is_that_of_a_plain_loop():
     assert found["last"]["train"]["loss"] == pytest.approx(expected, rel=1e-4)
 
 
+def test_the_volume_between_the_rays_leaves_out_what_spread_brings():
+    points = torch.tensor([[0.2, 0.4], [0.4, 0.2]], dtype=torch.float64)
+    w = torch.tensor([[0.25, 0.75], [0.5, 0.5]], dtype=torch.float64)
+    # Below f₂ = f₁, above f₂ = f₁/3, and from f₁ = 0.4 on: 0.42 − 0.2·0.2 − (1 − 0.36)/6.
+    assert float(multi_mnist.volume_between(points, w, 1.0)) == pytest.approx(0.42 - 0.04 - 0.64 / 6, abs=1e-5)
+    far = torch.tensor([[0.9, 0.05]], dtype=torch.float64)
+    spread = torch.cat([points, far])
+    assert float(eq.metrics.hypervolume(spread, (1.0, 1.0))) == pytest.approx(0.12 + 0.4 + 0.095)
+    torch.testing.assert_close(multi_mnist.volume_between(torch.stack([spread, points[[0, 1, 1]]]), w, 1.0),
+                               multi_mnist.volume_between(points, w, 1.0).expand(2))  # fmt: skip
+    wide = torch.tensor([[1e-6, 1.0], [1.0, 1e-6]], dtype=torch.float64)
+    assert float(multi_mnist.volume_between(spread, wide, 1.0)) == pytest.approx(0.615, abs=1e-5)
+
+
 def test_multi_mnist_in_small_is_resumed_and_ends_in_table_and_picture(tmp_path, monkeypatch):
     options = ["--quick", "--epochs", "2", "--seeds", "0", "--out", str(tmp_path), "--json", str(tmp_path / "t.json")]
     multi_mnist.main(options)

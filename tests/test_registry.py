@@ -29,8 +29,21 @@ def test_a_method_can_be_printed_compared_and_changed():
     assert eq.methods()["OMDgd-TCH"] == method
 
 
+def test_nothing_is_near_some_names():
+    with pytest.raises(KeyError) as error:
+        eq.methods()["zzzz"]
+    assert str(error.value) == "method must be a known name; found 'zzzz'"
+
+
+def test_counts_of_another_number_of_groups_are_named():
+    weighting = eq.group_dro([10, 20], adjustment=1.0).weighting
+    losses = torch.ones(3)
+    with pytest.raises(ValueError, match="the counts of group_dro, must have 3 entries, one per objective; found 2"):
+        weighting.update(losses, weighting.init(losses), losses / 3)
+
+
 def test_an_unknown_name_gets_the_nearest_ones():
-    with pytest.raises(KeyError, match=r"name must be a known one; found 'AdaOMD'; nearest: AdaOMD\w+-TCH"):
+    with pytest.raises(KeyError, match=r"method must be a known name; found 'AdaOMD'; nearest: AdaOMD\w+-TCH"):
         eq.methods()["AdaOMD"]
 
 

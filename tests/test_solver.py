@@ -180,13 +180,23 @@ def test_keep_lets_the_instance_go_and_counts_it():
         ({"margin": 2.0}, r"bounds must not cross.*found \(1\.0, -1\.0\)"),
         ({"preferences": [[0.2, 0.3, 0.5]]}, r"preference must have 2 entries, one per objective; found 3"),
         ({"preferences": [[0.2, 0.3]]}, r"preference must be non-negative and sum to 1; found sum 0\.50"),
-        ({"preferences": [0.5, 0.5]}, r"preferences must have shape \(preferences, m\); found \(2,\)"),
+        ({"preferences": [0.5, 0.5]}, r"found \(2,\); a single preference is \[\[0\.5, 0\.5\]\]"),
+        ({"preferences": "0.5,0.5"}, r"preference must be numbers, one per objective, such as .*; found '0\.5,0\.5'"),
     ],
 )
 def test_bad_input(change, message):
     arguments = {"preferences": W, "steps": 2, **change}
     with pytest.raises(ValueError, match=message):
         solve(VLMOP2(), method=eq.OMD(1.0), **arguments)
+
+
+def test_a_problem_comes_by_name_too():
+    by_name, given = (solve(problem, W, steps=3).losses["solution"] for problem in ("VLMOP2", VLMOP2()))
+    assert torch.equal(by_name, given)
+    with pytest.raises(ValueError, match="problem must be a known name; found 'VLMOP3'; nearest: VLMOP2, VLMOP1"):
+        solve("VLMOP3", W)
+    with pytest.raises(ValueError, match=r"problem must be a problem such as problems\.VLMOP2\(\), or its name"):
+        solve(VLMOP2, W)  # type: ignore[arg-type]
 
 
 def test_a_statistic_that_the_solver_cannot_give_is_refused_before_the_first_step():

@@ -7,7 +7,8 @@ import re
 import sys
 import warnings
 import webbrowser
-from collections.abc import Iterable, Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, TextIO
@@ -30,7 +31,7 @@ from equipoise.experiments.cells import COMMITTED, CellStore, CellWarning, write
 from equipoise.experiments.request import Request, say, wrote_json
 from equipoise.federated import Participation, Precision
 from equipoise.problems import KnownFront, problems
-from equipoise.registry import methods, nearest
+from equipoise.registry import methods, unknown
 from equipoise.solver import solve as solve_problem
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False, help=__doc__)
@@ -85,23 +86,27 @@ def _plain_warnings() -> Iterator[None]:
 
 
 def named(kind: str, name: str, known: Iterable[str]) -> str:
-    """The known name that was meant, whatever its case, or a ValueError that lists the nearest ones."""
+    """The known name that was meant, whatever its case, or an UnknownNameError that lists the nearest ones."""
     known = list(known)
     for key in known:
         if key.casefold() == name.casefold():
             return key
-    raise ValueError(f"{kind} must be a known name; found {name!r}; nearest: {nearest(name, known)}")
+    raise unknown(f"{kind} must be a known name", name, known)
 
 
 def brief(value: object) -> str:
-    """A weighting or conversion with the settings that are not its defaults."""
+    """A weighting or conversion with what is not its default, its step size, and numbers that one tunes.
+
+    These are floats other than 0 and 1, which mostly leave something out, and larger than a tolerance.
+    """
     if not dataclasses.is_dataclass(value):
         return repr(value)
     parts = []
     for field in dataclasses.fields(value):
         setting = getattr(value, field.name)
         default = field.default_factory() if callable(field.default_factory) else field.default
-        if setting != default:
+        tuned = field.name == "step_size" or (isinstance(setting, float) and 1e-3 < setting != 1.0)
+        if setting != default or tuned:
             many = isinstance(setting, tuple) and len(setting) > 3
             parts.append(f"{field.name}={f'<{len(setting)} of them>' if many else brief(setting)}")
     return f"{type(value).__name__}({', '.join(parts)})"
@@ -124,7 +129,7 @@ def options(
 
 @app.command("methods")
 def list_methods() -> None:
-    """List every method: its weighting and conversion with what is not their default, and what it needs."""
+    """List every method: its weighting and conversion with their settings in brief, and what it needs."""
     table = Table(Column("method", overflow="fold"), Column("weighting", overflow="fold"), "conversion", "needs")
     for name, method in methods().items():
         needs = ", ".join(sorted(method.weighting.needs)) or "losses"
@@ -146,7 +151,13 @@ def list_problems() -> None:
 def solve_command(
     problem: Annotated[str, typer.Argument(help="A problem of `equipoise problems`.")],
     method: Annotated[str, typer.Option(help="A method of `equipoise methods`.")] = "equipoise",
-    preferences: Annotated[int, typer.Option(help="How many preferences, evenly spread; at most, if m > 2.")] = 10,
+    preferences: Annotated[
+        int | None, typer.Option(help="How many preferences, evenly spread; at most, if m > 2. 10 if not given.")
+    ] = None,
+    preference_: Annotated[
+        list[str] | None,
+        typer.Option("--preference", help="A preference of your own, such as 0.3,0.7; may be repeated."),
+    ] = None,
     seeds: Annotated[str, typer.Option(help="Seeds, separated by commas.")] = "0",
     steps: Annotated[int, typer.Option(help="Iterations.")] = 1000,
     step_size: Annotated[float, typer.Option(help="Step size of the gradient step.")] = 0.02,
@@ -158,7 +169,7 @@ def solve_command(
     name = named("method", method, methods())
     chosen = methods()[name]
     wanted = _integers("seeds", seeds)
-    weights = _spread(preferences, target.m)
+    weights = _wanted_preferences(preference_ or [], preferences, target.m)
     require(plot is None or target.m == 2, "plot must not be given unless the problem has two objectives", target.m)
     found = solve_problem(
         target,
@@ -173,10 +184,12 @@ def solve_command(
     table = Table(title=f"{target.name}, {name}, seeds {seeds}", title_justify="left")
     for head in ("w", "f (mean over the seeds)", "w∘f", "largest/smallest w∘f − 1"):
         table.add_column(head, justify="right")
-    for w, f in zip(weights, losses.mean(0), strict=True):
-        spread = float(metrics.imbalance(f, w))
-        table.add_row(*(_numbers(v) for v in (w, f, w * f)), f"{spread:.2%}")
+    spreads = metrics.imbalance(losses.mean(0), weights)
+    for w, f, spread in zip(weights, losses.mean(0), spreads.tolist(), strict=True):
+        shown = f"{spread:.2%}" if spread < 10 else "> 999 %"
+        table.add_row(*(_numbers(v) for v in (w, f, w * f)), shown if bool((w > 0).all()) else "no ray")
     console.print(table)
+    _note_ends(weights, spreads)
     volume = metrics.hypervolume(losses, target.reference)
     console.print(f"hypervolume {volume.mean():.4f} ± {volume.std(correction=0):.4f}", highlight=False)
     if json_file is not None:
@@ -271,7 +284,7 @@ def reproduce(
             table.add_row(key, item.label, item.number, item.caption)
         console.print(table)
         return
-    name = named("name", name, [*items, "all"])
+    name = named("table or figure", name, [*items, "all"])
     require(name == "all" or not quick, f"{name} does not take --quick; only all does", quick)
     request = Request(
         console,
@@ -353,22 +366,39 @@ def runs_import(
 
 
 @runs_app.command("list")
-def runs_list(out: Out = Path("out")) -> None:
-    """Count the cells, by experiment, task and method."""
+def runs_list(
+    out: Out = Path("out"),
+    every: Annotated[bool, typer.Option("--all", help="One line for every method, not every task.")] = False,  # noqa: FBT002
+) -> None:
+    """Count the cells, by experiment and task; with --all by method too."""
     for folder in (out / "cells", COMMITTED):
         found = runs.count(folder)
         if not found:
             say(console, f"{folder}: no cells")
             continue
-        table = Table("experiment", "task", "method", "cells", "used", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
-        for group, number in sorted(found.items()):
-            used_in = "yes" if group.in_tables else "no"
-            table.add_row(group.experiment, group.task, group.method, str(number), used_in)
+        heads = ("experiment", "task", "method" if every else "methods", "cells", "used")
+        table = Table(*heads, box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+        for row in _by_method(found) if every else _by_task(found):
+            table.add_row(*row)
         console.print(table)
         used = sum(number for group, number in found.items() if group.in_tables)
         say(
             console, f"{folder}: {found.total()} cells, {found.total() - used} of them used by no table of this version"
         )
+
+
+def _by_method(found: Counter[runs.Group]) -> Iterator[tuple[str, ...]]:
+    for group, number in sorted(found.items()):
+        yield group.experiment, group.task, group.method, str(number), "yes" if group.in_tables else "no"
+
+
+def _by_task(found: Counter[runs.Group]) -> Iterator[tuple[str, ...]]:
+    """A line for every task: how many methods and cells, and how many of these are used."""
+    for experiment, task in sorted({(group.experiment, group.task) for group in found}):
+        groups = [group for group in found if (group.experiment, group.task) == (experiment, task)]
+        used = sum(found[group] for group in groups if group.in_tables)
+        methods_ = len({group.method for group in groups})
+        yield experiment, task, str(methods_), str(sum(found[group] for group in groups)), str(used)
 
 
 @data.command("list")
@@ -401,13 +431,47 @@ def data_fetch(
     console.print(f"{name} is in {where}", highlight=False)
 
 
+def _wanted_preferences(own: Sequence[str], count: int | None, m: int) -> torch.Tensor:
+    """The preferences that were typed, or a grid, (preferences, m); says so if the grid has another size."""
+    if own:
+        require(count is None, "preferences must not be given together with preference", count)
+        rows = [_floats("preference", text) for text in own]
+        return torch.stack([preference.validate(torch.tensor(row, dtype=torch.float64), m) for row in rows])
+    weights = _spread(10 if count is None else count, m)
+    if count is not None and len(weights) != count:
+        number = f"{len(weights)} preference{'s' if len(weights) > 1 else ''}"
+        say(console, f"{number}: the largest grid of at most {count} for m = {m}")
+    return weights
+
+
+def _note_ends(weights: torch.Tensor, spreads: torch.Tensor) -> None:
+    """Say why the preference is missed by far where it is extreme."""
+    far = (spreads >= 10) & (weights.amin(-1) > 0) & (weights.amin(-1) <= 0.05)
+    if bool(far.any()):
+        w = ", ".join(f"{entry:g}" for entry in weights[far][0].tolist())
+        say(
+            console,
+            f"> 999 %: the ray of w = {w} meets the front close to its end, where a loss is almost 0, and the "
+            "steps did not come near enough; more --steps may",
+        )
+
+
 def _spread(count: int, m: int) -> torch.Tensor:
-    """The finest even grid of at most count preferences; exactly count for two objectives."""
-    require(count >= m, f"preferences must be at least {m}", count)
+    """The finest even grid of at most count preferences; exactly count for two objectives. A single one is uniform."""
+    require(count >= 1, "preferences must be at least 1", count)
+    if count < m:
+        return torch.full((1, m), 1.0 / m, dtype=torch.float64)
     divisions = 1
     while math.comb(divisions + m, m - 1) <= count:
         divisions += 1
     return preference.grid(divisions, m, margin=0.01)
+
+
+def _floats(argument: str, text: str) -> list[float]:
+    try:
+        return [float(part) for part in text.split(",")]
+    except ValueError:
+        raise ValueError(f"{argument} must be numbers separated by commas; found {text!r}") from None
 
 
 def _integers(argument: str, text: str) -> list[int]:

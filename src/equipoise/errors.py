@@ -63,13 +63,13 @@ class StoreError(EquipoiseError, OSError):
 
 
 class UnknownNameError(EquipoiseError, KeyError):
-    """A method or problem of that name is not known; the message lists the nearest ones.
+    """A method or problem of that name is not known; the message lists the nearest ones, if any is near.
 
     Examples:
         >>> eq.methods()["TCHH"]
         Traceback (most recent call last):
             ...
-        equipoise.errors.UnknownNameError: name must be a known one; found 'TCHH'; nearest: TCH, STCH, AdaTCH
+        equipoise.errors.UnknownNameError: method must be a known name; found 'TCHH'; nearest: TCH, STCH, AdaTCH
     """
 
     def __str__(self) -> str:

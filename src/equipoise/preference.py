@@ -5,6 +5,7 @@ f_i, and at the solution the weighted objectives w_i (f_i − z_i) are all equal
 """
 
 import itertools
+import math
 from collections.abc import Sequence
 
 import torch
@@ -15,7 +16,7 @@ from equipoise.errors import require
 __all__ = ["grid", "linspace", "ray", "through", "validate"]
 
 
-def validate(preference: Tensor | list[float] | tuple[float, ...], m: int | None = None) -> Tensor:
+def validate(preference: Tensor | Sequence[float] | Sequence[Sequence[float]], m: int | None = None) -> Tensor:
     """Check that a preference lies in the simplex. It is never rescaled.
 
     Args:
@@ -34,14 +35,14 @@ def validate(preference: Tensor | list[float] | tuple[float, ...], m: int | None
         >>> eq.preference.validate([1.0, 3.0])
         Traceback (most recent call last):
             ...
-        ValueError: preference must be non-negative and sum to 1; found sum 4.00
+        ValueError: preference must be non-negative and sum to 1; found sum 4.00 (w / sum(w) rescales it)
     """
-    w = preference if isinstance(preference, Tensor) else torch.tensor(preference)
+    w = preference if isinstance(preference, Tensor) else _tensor(preference)
     w = w if w.is_floating_point() else w.to(torch.get_default_dtype())
     require(
         w.ndim >= 1 and w.shape[-1] >= 1,
         "preference must have shape (*B, m) with m ≥ 1",
-        tuple(w.shape),
+        lambda: f"(), the one number {w.item():g}" if w.ndim == 0 else tuple(w.shape),
     )
     require(
         m is None or w.shape[-1] == m,
@@ -63,9 +64,19 @@ def validate(preference: Tensor | list[float] | tuple[float, ...], m: int | None
     return w
 
 
+def _tensor(preference: object) -> Tensor:
+    rule = "preference must be numbers, one per objective, such as [0.3, 0.7]"
+    require(not isinstance(preference, str), rule, repr(preference))
+    try:
+        return torch.tensor(preference)
+    except (TypeError, ValueError, RuntimeError):
+        raise ValueError(f"{rule}; found {preference!r:.80}") from None
+
+
 def _shown(total: float) -> str:
-    """Two decimals, or as many as tell it from one."""
-    return f"{total:.2f}" if abs(total - 1.0) >= 0.005 else f"{total:.7g}"
+    """Two decimals, or as many as tell it from one, and what to do."""
+    number = f"{total:.2f}" if abs(total - 1.0) >= 0.005 else f"{total:.7g}"
+    return f"{number} (w / sum(w) rescales it)" if 0.0 < total < math.inf else number
 
 
 def _worst(w: Tensor) -> float:

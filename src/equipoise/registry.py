@@ -2,7 +2,7 @@
 
 import difflib
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -38,7 +38,7 @@ from equipoise.weighting import (
     Weighting,
 )
 
-__all__ = ["Method", "Named", "default", "group_dro", "methods", "nearest", "resolve"]
+__all__ = ["Method", "Named", "default", "group_dro", "methods", "nearest", "resolve", "unknown"]
 
 T = TypeVar("T")
 
@@ -69,26 +69,41 @@ class Named(dict[str, T]):
 
     Examples:
         >>> from equipoise.registry import Named
-        >>> Named({"average": 1, "last": 2})["averge"]
+        >>> Named({"average": 1, "last": 2}, "conversion")["averge"]
         Traceback (most recent call last):
             ...
-        equipoise.errors.UnknownNameError: name must be a known one; found 'averge'; nearest: average
+        equipoise.errors.UnknownNameError: conversion must be a known name; found 'averge'; nearest: average
     """
 
+    def __init__(self, entries: Mapping[str, T], kind: str) -> None:
+        super().__init__(entries)
+        self._kind = kind
+
     def __missing__(self, name: str) -> T:
-        raise UnknownNameError(f"name must be a known one; found {name!r}; nearest: {nearest(name, self)}")
+        raise unknown(f"{self._kind} must be a known name", name, self)
+
+
+def unknown(rule: str, name: str, known: Iterable[str]) -> UnknownNameError:
+    """The error for a name that is none of the known ones; it lists the nearest, if any is near.
+
+    Examples:
+        >>> str(eq.registry.unknown("task must be a known name", "zzz", ["digits-rotation"]))
+        "task must be a known name; found 'zzz'"
+    """
+    near = nearest(name, known)
+    return UnknownNameError(f"{rule}; found {name!r}{f'; nearest: {near}' if near else ''}")
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """The known names that look most like a given one, or all of them.
+    """The known names that look most like a given one; empty if none does.
 
     Examples:
         >>> eq.registry.nearest("omd", ["OMDgd-TCH", "OMDeg-TCH", "LS"])
         'OMDgd-TCH, OMDeg-TCH'
     """
     folded = {key.casefold(): key for key in known}
-    close = difflib.get_close_matches(name.casefold(), folded, n=3, cutoff=0.3)
-    return ", ".join(folded[key] for key in close or folded)
+    close = difflib.get_close_matches(name.casefold(), folded, n=3, cutoff=0.4)
+    return ", ".join(folded[key] for key in close)
 
 
 def default() -> Method:
@@ -102,7 +117,7 @@ def default() -> Method:
         >>> eq.registry.default().conversion
         Adaptive(power=8.0, capacity=8, ties='stored')
     """
-    weighting = OMD(step_size="adaptive", mirror=Euclidean(), optimism=30.0, smoothing=10.0)
+    weighting = OMD(step_size="adaptive", mirror=Euclidean(), optimism=30.0, smoothing=3.0)
     return Method(weighting, Adaptive(power=8.0, capacity=8))
 
 
@@ -203,5 +218,6 @@ def methods() -> Named[Method]:
             "qFFL": Method(QFFL(q=0.1, step_size=0.1), Last()),
             "FedMGDA+": Method(FedMGDAPlus(epsilon=0.1), Last()),
             "FedFV": Method(FedFV(alpha=0.1, tau=1), Last()),
-        }
+        },
+        "method",
     )

@@ -12,8 +12,8 @@ from equipoise import preference as preferences_
 from equipoise.batch import Number
 from equipoise.conversion import Conversion
 from equipoise.errors import NonFiniteLossError, require
-from equipoise.problems import Problem
-from equipoise.registry import Method, resolve
+from equipoise.problems import Problem, problems
+from equipoise.registry import Method, Named, resolve
 from equipoise.weighting import Weighting
 
 __all__ = ["Run", "Solution", "Step", "Trajectory", "solve", "solve_many"]
@@ -111,7 +111,7 @@ class Step(NamedTuple):
 
 
 def solve(
-    problem: Problem,
+    problem: Problem | str,
     preferences: Tensor | Sequence[Sequence[float]],
     method: Method | Weighting[Any] | str | None = None,
     *,
@@ -123,7 +123,7 @@ def solve(
     """Solve a problem for many preferences and seeds at once.
 
     Args:
-        problem: The problem.
+        problem: The problem, or its name in `problems.problems()`.
         preferences: Shape (preferences, m).
         method: A method of the registry or its name, or a weighting; `registry.default()` if not given.
         step_size: η of the gradient step.
@@ -151,7 +151,7 @@ def solve(
 
 
 def solve_many(
-    problem: Problem,
+    problem: Problem | str,
     preferences: Tensor | Sequence[Sequence[float]],
     runs: Mapping[str, Run],
     *,
@@ -171,7 +171,7 @@ def solve_many(
     moves, and θ⁽ᵗ⁺¹⁾ is projected on the box. Only runs whose weighting needs the Jacobian pay for it.
 
     Args:
-        problem: The problem.
+        problem: The problem, or its name in `problems.problems()`.
         preferences: Shape (preferences, m).
         runs: The runs by name.
         seeds: One start per seed and preference, the same for every run.
@@ -197,6 +197,7 @@ def solve_many(
         LS [0.0, 1.0]
         STCH [0.5, 0.75]
     """
+    problem = _problem(problem)
     stack = _Stack(problem, preferences, runs, seeds, steps, margin, dtype, torch.device(device))
     records: list[tuple[Tensor, Tensor]] = []
     alive = torch.ones(len(stack.x), dtype=torch.bool, device=stack.x.device)
@@ -216,6 +217,15 @@ def solve_many(
             if step < steps:
                 stack.move(pull, coefficients)
     return stack.solutions(alive, records)
+
+
+def _problem(problem: object) -> Problem:
+    if isinstance(problem, str):
+        return Named(problems(), "problem")[problem]
+    sound = isinstance(problem, Problem) and not isinstance(problem, type)
+    require(sound, 'problem must be a problem such as problems.VLMOP2(), or its name, "VLMOP2"', lambda: repr(problem))
+    assert isinstance(problem, Problem)  # noqa: S101
+    return problem
 
 
 class _Slice(NamedTuple):
@@ -240,8 +250,8 @@ class _Stack:
         dtype: torch.dtype,
         device: torch.device,
     ) -> None:
-        w = preferences_.validate(torch.as_tensor(preferences), problem.m)
-        require(w.ndim == 2, "preferences must have shape (preferences, m)", tuple(w.shape))
+        w = preferences_.validate(preferences, problem.m)
+        require(w.ndim == 2, "preferences must have shape (preferences, m)", lambda: _found_shape(w))
         require(steps >= 1, "steps must be at least 1", steps)
         require(len(seeds) >= 1, "seeds must hold at least one seed", len(seeds))
         require(len(runs) >= 1, "runs must hold at least one run", len(runs))
@@ -376,6 +386,10 @@ class _Stack:
                 way = Trajectory(*(torch.stack([self.of(name, pair[k]) for pair in records]) for k in (0, 1)))
             result[name] = Solution(params, losses, gone, way, self.records[name])
         return result
+
+
+def _found_shape(w: Tensor) -> str:
+    return f"{tuple(w.shape)}; a single preference is [{w.tolist()}]" if w.ndim == 1 else str(tuple(w.shape))
 
 
 def _one_backward(problem: Problem, x: Tensor) -> tuple[Tensor, Callable[[Tensor], Tensor]]:

@@ -746,7 +746,10 @@ def test_a_state_of_other_losses_is_refused(weighting: Any):
 @pytest.mark.parametrize("kind", [eq.Tchebycheff, eq.SmoothTchebycheff, eq.OMD])
 @pytest.mark.parametrize("ideal", [(0.1, 0.2, 0.3), torch.zeros(5, 1), torch.zeros(3, 4)], ids=["3", "5x1", "3x4"])
 def test_an_ideal_point_that_does_not_broadcast_is_refused(kind: Any, ideal: Any):
-    with pytest.raises(ValueError, match=r"ideal must broadcast to the losses' shape \(4,\); found \("):
+    message = r"ideal must broadcast to the losses' shape \(4,\); found \("
+    if isinstance(ideal, tuple):
+        message = "ideal, or the counts of group_dro, must have 4 entries, one per objective; found 3"
+    with pytest.raises(ValueError, match=message):
         run(kind(ideal=ideal), draw(1, M), prefer())
 
 

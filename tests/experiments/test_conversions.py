@@ -93,7 +93,7 @@ def test_preference_error_counts_only_rays_that_meet_the_front():
 def test_an_interrupted_table_goes_on(tmp_path):
     store = CellStore(tmp_path, behind=())
     tasks = conversions.missing(store, ["VLMOP1"])
-    names = ["PGD η=1", "PGD adaptive", "EG η=1", "EG adaptive", "PGD adaptive τ=10"]
+    names = ["PGD η=1", "PGD adaptive", "EG η=1", "EG adaptive", "PGD adaptive τ=3"]
     assert [task.family.name for task in tasks] == names
     for _ in conversions.compute(store, tasks[:1], workers=1):
         pass

@@ -72,7 +72,7 @@ def test_a_full_disk_stops_everything(items, made, request_):
     [
         (("table-hv", "--quick"), "table-hv does not take --quick; only all does"),
         (("all", "--seeds", "1"), "all does not take --seeds; found (1,)"),
-        (("al",), "name must be a known name; found 'al'; nearest: all"),
+        (("al",), "table or figure must be a known name; found 'al'; nearest: all"),
     ],
 )
 def test_bad_input(arguments, message, tmp_path, monkeypatch):

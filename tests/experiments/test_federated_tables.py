@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 
 import pytest
 import torch
@@ -237,7 +238,11 @@ def test_table_digits_runs_anywhere_and_only_once(tmp_path, monkeypatch):
     monkeypatch.setattr(federated, "run", forbidden)
     second = command(*arguments)
     assert "runs are missing" not in second
-    assert first.endswith(second)
+    said, _, table = second.partition("\n")
+    number = re.search(r"(\d+) runs are missing", first)
+    assert number
+    assert said == f"{number[1]} of {number[1]} runs read from {tmp_path / 'cells'}, 0 made now"
+    assert first.endswith(table)
 
 
 def forbidden(*_arguments, **_options):
@@ -409,3 +414,6 @@ def test_list_counts_cells_and_knows_which_a_table_uses(tmp_path):
     }
     output = command("runs", "list", "--out", tmp_path)
     assert "5 cells, 2 of them used by no table" in output
+    assert "other settings" not in output
+    assert re.search(r"mnist-rotation, 300 rounds +2 +4 +3\b", output)  # methods, cells, used
+    assert "other settings" in command("runs", "list", "--out", tmp_path, "--all")

@@ -98,6 +98,7 @@ def test_the_command_writes_the_table(tmp_path, published):
     arguments = ["reproduce", "table-hv", "--out", str(tmp_path / "out"), "--json", str(tmp_path / "hv.json")]
     result = CliRunner().invoke(app, arguments, env={"COLUMNS": "120"})
     assert result.exit_code == 0, result.output
+    assert f"294 of 294 runs read from {target}, 0 made now" in result.output.replace("\n", "")
     assert "outside: LS on F1: 0.9000, paper 0.938, difference -0.0380, tolerance 0.001" in result.output
     records = json.loads((tmp_path / "hv.json").read_text())
     assert len(records) == 14 * 7

@@ -856,6 +856,21 @@ def test_a_simulation(toy, settings: dict[str, Any], message: str):
         simulate(Task("toy", small.split, LINEAR, LocalWork(1), 1), "LS", dataset=small.dataset, **settings)
 
 
+def test_a_task_by_name_is_refused_with_where_named_ones_are():
+    with pytest.raises(ValueError, match=r"those with names are in .*federated\.tasks\(\); found 'digits-rotation'"):
+        simulate("digits-rotation", "LS")  # type: ignore[arg-type]
+
+
+def test_without_a_method_it_is_the_default_with_its_own_conversion(toy):
+    small = toy((6, 9, 4))
+    task = Task("toy", small.split, LINEAR, LocalWork(1), 3)
+    found = simulate(task, dataset=small.dataset)
+    wanted = {**eq.federated.outputs(), "solution": eq.registry.default().conversion}
+    named = simulate(task, "equipoise", dataset=small.dataset, conversions=wanted)
+    assert list(found.test) == ["last", "average", "adaptive", "solution"]
+    assert all(torch.equal(x, named.params["solution"][name]) for name, x in found.params["solution"].items())
+
+
 def test_a_method_that_is_not_known(toy):
     small = toy((6, 9, 4))
     with pytest.raises(UnknownNameError, match=r"found 'OMDgd'; nearest: .*OMDgd-TCH"):

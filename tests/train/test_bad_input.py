@@ -23,6 +23,11 @@ SETUP = {
         {"preference": [0.5, 0.5, 0.3]},
         "preference must be non-negative and sum to 1; found sum 1.30",
     ),
+    "a preference as text": (
+        {"preference": "0.2,0.3,0.5"},
+        "preference must be numbers, one per objective, such as [0.3, 0.7]; found '0.2,0.3,0.5'",
+    ),
+    "one number": ({"preference": 0.5}, "preference must have shape (*B, m) with m ≥ 1; found (), the one number 0.5"),
     "several preferences": ({"preference": torch.eye(3)}, "preference must have shape (m,); found (3, 3)"),
     "too few names": ({"names": ("a", "b")}, "names must have 3 entries, as the preference has; found 2"),
     "a name twice": ({"names": ("a", "b", "a")}, "names must differ from one another; found ('a', 'b', 'a')"),
@@ -48,6 +53,16 @@ SETUP = {
 def test_settings(settings, message, toy):
     with pytest.raises(ValueError, match=re.escape(message)):
         make(toy, **settings)
+
+
+def test_arguments_in_each_others_places(toy):
+    run = toy()
+    with pytest.raises(ValueError, match=re.escape("did you mean optimizer=?; found the optimizer SGD")):
+        eq.MultiObjective(run.model, run.optimizer, [0.2, 0.3, 0.5])
+    with pytest.raises(ValueError, match=re.escape("did you mean preference=?; found [0.2, 0.3, 0.5]")):
+        eq.MultiObjective(run.model, [0.2, 0.3, 0.5])  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=r"model must be a torch\.nn\.Module, .*; found a list"):
+        eq.MultiObjective(list(run.model.parameters()), eq.OMD(), [0.2, 0.3, 0.5])  # type: ignore[arg-type]
 
 
 def test_an_archive_without_a_capacity_is_refused_with_the_reason(toy):
@@ -81,7 +96,19 @@ LOSSES = {
         lambda f: {"a": f, "b": f[1], "c": f[2]},
         "losses['a'] must be a number, a tensor of shape (); found (3,)",
     ),
-    "no tensor": (lambda f: f.tolist(), "losses must be a tensor (m,) or a mapping by name; found <class 'list'>"),
+    "no tensor": (
+        lambda f: f.sum().item(),
+        "losses must be a tensor (m,), numbers in a list, or a mapping by name; found <class 'float'>",
+    ),
+    "numbers without a graph": (
+        lambda f: f.tolist(),
+        "losses[0] must be a number, a tensor of shape (); found float",
+    ),
+    "too few in a list": (lambda f: [*f[:2]], "losses must have 3 entries, as the preference has; found 2"),
+    "no graph in a list": (
+        lambda f: [f[0], f[1].detach(), f[2]],
+        "every loss must require grad; found [1] without a graph",
+    ),
     "integers": (lambda f: f.long(), "losses must be floating-point numbers; found torch.int64"),
     "no graph": (lambda f: f.detach(), "losses must require grad; found losses without a graph"),
     "no graph by name": (

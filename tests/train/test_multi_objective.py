@@ -3,6 +3,7 @@
 import gc
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -121,6 +122,65 @@ def test_losses_come_by_name_too(toy, preference):
         by_name.optimizer.zero_grad()
     plain.run(right, 5)
     assert_same(by_name.params(), plain.params())
+
+
+def test_losses_come_in_a_list_too(toy, preference):
+    whole, single = toy(), toy()
+    for run, form in ((whole, lambda f: f), (single, list)):
+        mol = eq.MultiObjective(run.model, eq.OMD(), preference, ADAPTIVE, run.optimizer)
+        for step in range(4):
+            mol(form(run.losses(step))).backward()
+            run.optimizer.step()
+            run.optimizer.zero_grad()
+    assert all(torch.equal(p, single.params()[name]) for name, p in whole.params().items())
+
+
+def test_a_loop_that_never_steps_is_told_so(toy, preference):
+    run = toy()
+    mol = eq.MultiObjective(run.model, eq.OMD(), preference, ADAPTIVE, run.optimizer)
+    mol.solution()  # fresh: nothing to say
+    for step in range(3):
+        run.optimizer.zero_grad()
+        mol(run.losses(step)).backward()
+    with pytest.warns(UserWarning, match=r"nothing was recorded: no optimizer\.step\(\) followed a call of mol"):
+        mol.solution()
+    run.optimizer.step()
+    mol.solution()
+    mol(run.losses(3)).backward()
+    mol.solution()
+
+
+def test_a_second_shell_takes_the_optimizer_over(toy, preference):
+    run = toy()
+    settings = (eq.OMD(), preference, ADAPTIVE, run.optimizer)
+    first = eq.MultiObjective(run.model, *settings)
+    run.run(first, 2)
+    answer = first.solution()
+    with pytest.warns(UserWarning, match="an earlier MultiObjective had this optimizer, and was closed"):
+        second = eq.MultiObjective(run.model, *settings)
+    run.run(second, 3)
+    assert (first.step, second.step) == (2, 3)
+    assert all(torch.equal(x, answer[name]) for name, x in first.solution().items())
+    second.close()
+    third = eq.MultiObjective(run.model, *settings)  # no warning: the second had let go
+    run.run(third, 1)
+    assert third.recorded == 1
+
+
+def test_a_preference_in_double_does_not_make_a_run_double(toy):
+    w: Any = np.array([0.2, 0.3, 0.5])
+    for dtype in (torch.float32, torch.float64):
+        run = toy(dtype=dtype)
+        mol = eq.MultiObjective(run.model, eq.OMD(), w, ADAPTIVE, run.optimizer)
+        run.run(mol, 2)
+        assert {mol.preference.dtype, mol.coefficients.dtype, *(x.dtype for x in mol.solution().values())} == {dtype}
+
+
+def test_it_is_shown_in_a_line(toy, preference):
+    run = toy()
+    mol = eq.MultiObjective(run.model, eq.OMD(), preference, ADAPTIVE, run.optimizer)
+    run.run(mol, 2)
+    assert repr(mol) == "MultiObjective(Sequential, OMD, Adaptive, preference=[0.2, 0.3, 0.5], step=2, recorded=2)"
 
 
 def test_what_is_recorded_is_the_iterate_that_the_losses_were_measured_at(toy, preference):

@@ -82,7 +82,8 @@ def _found(source: Source, folder: str | Path | None) -> tuple[Layout, list[Path
     fetch = f"; or run: equipoise data fetch {source.name}" if source.home else ""
     raise MissingDataError(
         f"data set {source.name} was not found; looked in {', '.join(map(str, looked))}; "
-        f"put there (in {places}): {wanted}; or name another folder (argument folder, variable EQUIPOISE_DATA){fetch}"
+        f"put there (in {places}): {wanted}; or name another folder (argument folder, on the "
+        f"command line --data; variable EQUIPOISE_DATA){fetch}"
     )
 
 

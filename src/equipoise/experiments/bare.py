@@ -14,11 +14,10 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from equipoise.errors import UnknownNameError
 from equipoise.experiments import federated, plan
 from equipoise.experiments.cells import CellStore
 from equipoise.experiments.plan import Wanted
-from equipoise.registry import nearest
+from equipoise.registry import unknown
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -67,8 +66,7 @@ def _wanted(chosen: argparse.Namespace) -> Iterator[Wanted]:
             for method in methods or (*federated.METHODS, federated.EXACT_FERERO):
                 yield Wanted(name, task, federated.row(method, name, chosen.preset))
         else:
-            known = nearest(name, (*federated.tasks(), *plan.GROUPS))
-            raise UnknownNameError(f"name must be a task or a table on CIFAR-10; found {name!r}; nearest: {known}")
+            raise unknown("name must be a task or a table on CIFAR-10", name, (*federated.tasks(), *plan.GROUPS))
 
 
 if __name__ == "__main__":

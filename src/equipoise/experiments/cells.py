@@ -83,6 +83,12 @@ class CellStore:
                     return cell.result
         return None
 
+    def source(self, spec: Spec) -> Path:
+        """The folder from which a specification's result is read, if there is one."""
+        names = (cell_name(spec), _beside_newer(cell_name(spec)))
+        holders = (folder for folder in (self.folder, *self.behind) if any((folder / name).exists() for name in names))
+        return next(holders, self.folder)
+
     def write(self, spec: Spec, result: Result) -> Path:
         """Store a finished cell.
 

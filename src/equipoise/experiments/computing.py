@@ -9,13 +9,14 @@ from pathlib import Path
 import torch
 from rich.console import Console
 
+from equipoise import datasets
 from equipoise.errors import NonFiniteLossError
 from equipoise.experiments import federated, plan
-from equipoise.experiments.cells import CellStore
+from equipoise.experiments.cells import CellStore, Spec
 from equipoise.experiments.federated import Job, seeds_of
 from equipoise.experiments.federated_tables import Entry, entries_of
 from equipoise.experiments.plan import Wanted
-from equipoise.experiments.request import Request, bar, say
+from equipoise.experiments.request import Request, bar, say, say_read
 
 __all__ = ["compute", "gather", "provide"]
 
@@ -88,6 +89,7 @@ def provide(request: Request, name: str, wanted: Sequence[Wanted]) -> None:
         wanted: Its rows.
     """
     jobs: dict[str, Job] = {}
+    specs: dict[str, Spec] = {}
     for one in wanted:
         seeds = request.seeds or seeds_of(one.task_name)
         precision = federated.precision_of(one.task_name, request.precision)
@@ -95,14 +97,21 @@ def provide(request: Request, name: str, wanted: Sequence[Wanted]) -> None:
             request.store, one.task_name, one.task, [one.row], seeds, precision, one.preference
         ):
             jobs.setdefault(repr(job.spec(job.seeds[0])), job)
+        whole = Job(one.task_name, one.task, one.row.method, tuple(seeds), precision, one.preference)
+        specs |= {repr(spec): spec for spec in map(whole.spec, seeds)}
     asked = request.device is not None or request.rounds is not None
     later = [job for job in jobs.values() if job.task_name in IMAGES and not asked]
     now = [job for job in jobs.values() if job not in later]
     if later:
         _put_off(request, name, later)
     device = request.device or "cpu"
+    runs = sum(len(job.seeds) for job in now)
+    for data in {job.task.data for job in now}:  # before anything is announced that could not be done without them
+        datasets.load(data, request.data)
+    lacking = {repr(job.spec(seed)) for job in jobs.values() for seed in job.seeds}
+    found = [spec for key, spec in specs.items() if key not in lacking]
+    say_read(request.console, request.store, found, len(specs), runs)
     if now:
-        runs = sum(len(job.seeds) for job in now)
         say(request.console, f"{runs} runs are missing and are made now, on {device}; what is finished is kept")
     failed = compute(request.console, request.store, now, device=device, folder=request.data)
     for job, error in failed:

@@ -1,7 +1,7 @@
 """Beyond the paper: what every conversion makes of one trajectory, and the default on problems it was not chosen on.
 
 A family is a mirror map with a step size of λ, run for all amounts of optimism at once. Every trajectory
-feeds all outputs. The default, `registry.default()`, was chosen on F1 to F6, its smoothing with a look at VLMOP2;
+feeds all outputs. The default, `registry.default()`, was chosen on F1 to F6, its smoothing also by noise and momentum;
 docs/defaults.md has the results.
 """
 
@@ -104,7 +104,7 @@ def families(problem: str) -> list[Family]:
         Family("PGD adaptive", OMD("adaptive", Euclidean())),
         Family("EG η=1", OMD(1.0, Entropic())),
         Family("EG adaptive", OMD("adaptive", Entropic())),
-        Family("PGD adaptive τ=10", OMD("adaptive", Euclidean(), smoothing=10.0), (30.0,)),
+        Family("PGD adaptive τ=3", OMD("adaptive", Euclidean(), smoothing=3.0), (30.0,)),
     ]
     floors = [
         Family("EG floor η=1", OMD(1.0, Entropic(FLOOR)), (30.0,)),
@@ -116,7 +116,7 @@ def families(problem: str) -> list[Family]:
     return [*grid, *floors] if problem in PAPER else grid
 
 
-DEFAULT = "PGD adaptive τ=10 c=30"
+DEFAULT = "PGD adaptive τ=3 c=30"
 """The row that is the default."""
 
 

@@ -15,7 +15,7 @@ import torch
 
 from equipoise import metrics
 from equipoise.conversion import Adaptive, Average, Conversion, Last
-from equipoise.errors import UnknownNameError, require
+from equipoise.errors import require
 from equipoise.experiments.cells import CellStore, Result, Spec, cell_name
 from equipoise.federated import (
     Curve,
@@ -33,7 +33,7 @@ from equipoise.federated import (
 )
 from equipoise.federated import Result as Simulated
 from equipoise.federated import outputs as usual_outputs
-from equipoise.registry import Method, Named, methods, nearest
+from equipoise.registry import Method, Named, methods, unknown
 from equipoise.simplex import Entropic, Euclidean
 from equipoise.transform import PropFair
 from equipoise.weighting import (
@@ -100,7 +100,8 @@ def tasks(preset: Preset = "published") -> Named[Task]:
             "cifar-class2": task("cifar10", split=PartialClass(2), model=convolutional),
             "cifar-class5": task("cifar10", split=PartialClass(5), model=convolutional),
             "cifar-two": task("cifar10", split=Rotation((0, 2) if published else (0, 1)), model=convolutional),
-        }
+        },
+        "task",
     )
 
 
@@ -276,7 +277,7 @@ def row(name: str, task: str, preset: Preset = "published", value: float | None 
         return Row(name, make(), output)
     others = methods()
     if name not in others:
-        raise UnknownNameError(f"name must be a known one; found {name!r}; nearest: {nearest(name, known_names())}")
+        raise unknown("method must be a known name", name, known_names())
     return Row(name, others[name], _reported(others[name].conversion))
 
 

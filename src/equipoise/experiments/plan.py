@@ -106,6 +106,7 @@ GROUPS: Named[Callable[[Preset], Iterator[Wanted]]] = Named(
         "table-ratio": _ratio,
         "table-preference": _preference,
         "text": lambda _: rows(CIFAR[:1], ("LS", "STCH", "OMDgd-TCH", "AdaOMDgd-TCH"), "text"),
-    }
+    },
+    "table",
 )
 """By the name of the table; `text` are four rows as the paper's text has them."""

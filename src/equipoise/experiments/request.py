@@ -9,10 +9,10 @@ from typing import Any, Literal
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from equipoise.experiments.cells import CellStore, write_atomically
+from equipoise.experiments.cells import CellStore, Spec, write_atomically
 from equipoise.federated import Precision
 
-__all__ = ["Item", "Request", "bar", "say", "wrote", "wrote_json"]
+__all__ = ["Item", "Request", "bar", "say", "say_read", "wrote", "wrote_json"]
 
 
 @dataclass(frozen=True)
@@ -85,6 +85,21 @@ def bar(console: Console) -> Progress:
 def say(console: Console, text: str) -> None:
     """Print a line as it is."""
     console.print(text, highlight=False, markup=False, soft_wrap=True)
+
+
+def say_read(console: Console, store: CellStore, found: Sequence[Spec], total: int, made: int) -> None:
+    """Say how many runs are read, and from where; nothing if none is.
+
+    Args:
+        console: Where to print.
+        store: Whose cells are read.
+        found: The specifications that have a cell.
+        total: How many were asked for.
+        made: How many of the others are made now.
+    """
+    if found:
+        folders = " and ".join(sorted({str(store.source(spec)) for spec in found}))
+        say(console, f"{len(found)} of {total} runs read from {folders}, {made} made now")
 
 
 def wrote(request: Request, paths: Sequence[Path]) -> None:

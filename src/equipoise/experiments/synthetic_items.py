@@ -11,7 +11,7 @@ from equipoise import preference
 from equipoise.conversion import Adaptive, Average, Last
 from equipoise.experiments import figures, synthetic
 from equipoise.experiments.cells import CellStore
-from equipoise.experiments.request import Item, Request, bar, wrote, wrote_json
+from equipoise.experiments.request import Item, Request, bar, say, say_read, wrote, wrote_json
 from equipoise.problems import VLMOP2
 from equipoise.simplex import Entropic, Euclidean
 from equipoise.solver import Run, solve_many
@@ -49,6 +49,12 @@ def _ensure(request: Request, names: Sequence[str], rows: Sequence[synthetic.Set
     """Compute what is missing, with a progress bar."""
     store = request.store
     tasks = synthetic.missing(store, request.preset, names, rows)
+    lacking = {(task.problem, row, seed) for task in tasks for row in task.rows for seed in task.seeds}
+    asked = [(name, row, seed) for name in names for row in rows for seed in synthetic.SEEDS]
+    found = [synthetic.cell_spec(request.preset, *one) for one in asked if one not in lacking]
+    say_read(request.console, store, found, len(asked), len(lacking))
+    if tasks and not found:
+        say(request.console, f"{len(lacking)} runs to make; what is finished is kept in {store.folder}")
     started = time.perf_counter()
     with bar(request.console) as shown:
         job = shown.add_task("computing", total=len(tasks))

@@ -89,7 +89,7 @@ def outputs() -> dict[str, Conversion[Any]]:
 
 def simulate(
     task: Task,
-    method: Method | Weighting[Any] | str,
+    method: Method | Weighting[Any] | str | None = None,
     *,
     seeds: Sequence[int] = (0,),
     preference: Tensor | Sequence[float] | None = None,
@@ -115,11 +115,12 @@ def simulate(
 
     Args:
         task: The problem.
-        method: A method of the registry or its name, or a weighting. Of a method the weighting and the transform
-            count; which outputs there are is said by `conversions`.
+        method: A method of the registry or its name, or a weighting; `registry.default()` if not given. Of a method
+            the weighting and the transform count; which outputs there are is said by `conversions`.
         seeds: Of the split, the initial model and the batches.
         preference: w, one entry per client, summing to one; uniform if not given.
-        conversions: The outputs wanted, by name; `outputs()` if not given.
+        conversions: The outputs wanted, by name; `outputs()` if not given, and with the default method its own
+            conversion too, as "solution".
         dataset: The data, if not those that `task.data` names.
         folder: Where to look for them first.
         device: Where everything happens.
@@ -148,15 +149,15 @@ def simulate(
         >>> worst["OMD"] < 0.97 * worst["FedAvg"]  # the client whose images are upside down
         True
     """
+    _check_task(task)
     where = _device(device)
     chosen = resolve(method)
-    wanted = dict(outputs() if conversions is None else conversions)
+    usual = {**outputs(), "solution": chosen.conversion} if method is None else outputs()
+    wanted = dict(usual if conversions is None else conversions)
     seeds = tuple(seeds)
     require(len(seeds) >= 1, "seeds must hold at least one seed", seeds)
     require(evaluate_every is None or evaluate_every >= 1, "evaluate_every must be at least 1", evaluate_every)
-    parts = tuple(evaluate_parts)
-    known = len(parts) >= 1 and set(parts) <= {"train", "test"}
-    require(known, 'evaluate_parts must be "train", "test" or both', parts)
+    parts = _parts(evaluate_parts)
     kinds = Precision.__args__  # type: ignore[attr-defined]
     require(precision is None or precision in kinds, f"precision must be one of {', '.join(kinds)}", precision)
     source = load(task.data, folder) if dataset is None else dataset
@@ -172,8 +173,8 @@ def simulate(
     untrained = worker.evaluate(server.params, server.buffers, "test")
     saved = None
     if checkpoint is not None:
-        usual = (parts, evaluate_first) == (("train", "test"), False)
-        looks = repr(evaluate_every if usual else (evaluate_every, parts, evaluate_first))
+        plain = (parts, evaluate_first) == (("train", "test"), False)
+        looks = repr(evaluate_every if plain else (evaluate_every, parts, evaluate_first))
         settings = {**run.describe(seeds), "data": _digest(source), "evaluate_every": looks}
         saved = Checkpoint(checkpoint, settings, checkpoint_seconds)
         server = saved.load(server)
@@ -211,6 +212,18 @@ def simulate(
     )
 
 
+def _check_task(task: object) -> None:
+    rule = "task must be a federated.Task; those with names are in equipoise.experiments.federated.tasks()"
+    require(isinstance(task, Task), rule, lambda: repr(task))
+
+
+def _parts(given: Sequence[Part]) -> tuple[Part, ...]:
+    parts = tuple(given)
+    known = len(parts) >= 1 and set(parts) <= {"train", "test"}
+    require(known, 'evaluate_parts must be "train", "test" or both', parts)
+    return parts
+
+
 def _device(device: torch.device | str) -> torch.device:
     where = torch.device(device)
     missing = where.type == "cuda" and not torch.cuda.is_available()
@@ -221,7 +234,7 @@ def _device(device: torch.device | str) -> torch.device:
 def _weights(preference: Tensor | Sequence[float] | None, m: int, device: torch.device) -> Tensor:
     if preference is None:
         return torch.full((m,), 1.0 / m, device=device)
-    w = preferences.validate(torch.as_tensor(preference), m)
+    w = preferences.validate(preference, m)
     require(w.ndim == 1, "preference must have shape (m,), one entry per client", tuple(w.shape))
     return w.to(dtype=torch.float32, device=device)
 

@@ -396,6 +396,6 @@ def _brief(text: str) -> str:
 def _weights(w: Tensor | Sequence[float] | None, m: int) -> Tensor:
     if w is None:
         return torch.full((m,), 1.0 / m, dtype=torch.float64)
-    found = preferences.validate(torch.as_tensor(w), m)
+    found = preferences.validate(w, m)
     require(found.ndim == 1, "preference must have shape (m,), one entry per objective", tuple(found.shape))
     return found.to(torch.float64)

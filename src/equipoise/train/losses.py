@@ -1,6 +1,7 @@
 """What a training loop hands over: losses and counts, as tensors or by name."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -9,8 +10,8 @@ from equipoise.errors import require
 
 __all__ = ["Counts", "Losses", "stack_counts", "stack_losses"]
 
-Losses = Tensor | Mapping[str, Tensor]
-"""One loss per objective: a tensor (m,), or numbers by name."""
+Losses = Tensor | Sequence[Tensor] | Mapping[str, Tensor]
+"""One loss per objective: a tensor (m,), or numbers in their order or by name."""
 Counts = Tensor | Sequence[float] | Mapping[str, float]
 """How many samples each loss is the mean of, 0 for an absent objective."""
 
@@ -26,11 +27,13 @@ def stack_losses(losses: Losses, names: tuple[str, ...] | None, m: int, device: 
         require(names is not None, "losses must be a tensor (m,), as no names were given", lambda: sorted(losses))
         assert names is not None  # noqa: S101
         require(losses.keys() == set(names), f"losses must have the names {list(names)}", list(losses))
-        for name in names:
-            shape = tuple(losses[name].shape)
-            require(shape == (), f"losses[{name!r}] must be a number, a tensor of shape ()", shape)
-        losses = torch.stack([losses[name] for name in names])
-    require(isinstance(losses, Tensor), "losses must be a tensor (m,) or a mapping by name", lambda: type(losses))
+        losses = _stacked({name: losses[name] for name in names})
+    elif isinstance(losses, list | tuple):
+        require(len(losses) == m, f"losses must have {m} entries, as the preference has", len(losses))
+        losses = _stacked(dict(enumerate(losses)))
+    rule = "losses must be a tensor (m,), numbers in a list, or a mapping by name"
+    require(isinstance(losses, Tensor), rule, lambda: type(losses))
+    assert isinstance(losses, Tensor)  # noqa: S101
     require(losses.shape == (m,), f"losses must have shape ({m},), as the preference has", tuple(losses.shape))
     require(losses.is_floating_point(), "losses must be floating-point numbers", losses.dtype)
     require(
@@ -41,12 +44,21 @@ def stack_losses(losses: Losses, names: tuple[str, ...] | None, m: int, device: 
     return losses
 
 
+def _stacked(losses: Mapping[Any, Any]) -> Tensor:
+    """Numbers as one tensor (m,)."""
+    for key, loss in losses.items():
+        found = tuple(loss.shape) if isinstance(loss, Tensor) else type(loss).__name__
+        require(found == (), f"losses[{key!r}] must be a number, a tensor of shape ()", found)
+    return torch.stack(list(losses.values()))
+
+
 def check_graph(losses: Losses, stacked: Tensor, *, counted: bool) -> None:
     """Raise ValueError unless every loss can be differentiated; of counted ones some may be absent."""
     require(torch.is_grad_enabled(), "losses must be measured and handed over with gradients", "torch.no_grad()")
     require(stacked.requires_grad, "losses must require grad", "losses without a graph")
-    if isinstance(losses, Mapping) and not counted:
-        constant = [name for name, loss in losses.items() if not loss.requires_grad]
+    if not isinstance(losses, Tensor) and not counted:
+        single: Iterable[tuple[Any, Tensor]] = losses.items() if isinstance(losses, Mapping) else enumerate(losses)
+        constant = [key for key, loss in single if not loss.requires_grad]
         require(not constant, "every loss must require grad", f"{constant} without a graph")
 
 

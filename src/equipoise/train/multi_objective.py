@@ -1,6 +1,7 @@
 """The shell around one's own training loop."""
 
 import os
+import warnings
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
@@ -81,7 +82,8 @@ class MultiObjective:
         preference: w, one entry per objective: non-negative, of sum 1. It must be given.
         conversion: How the trajectory becomes the answer; by default the method's, or, for a bare weighting, the last
             iterate that was recorded. `Adaptive` needs a capacity here.
-        optimizer: Whose steps are the steps of the run.
+        optimizer: Whose steps are the steps of the run. An earlier MultiObjective that has it is closed, with a
+            warning: steps belong to one run.
         names: The objectives' names, for losses by name, messages and metrics.
         parameters: Names of the parameters to record; by default all that require grad. Recorded are copies in
             at least float32.
@@ -128,23 +130,17 @@ class MultiObjective:
         store: str | os.PathLike[str] = "device",
         on_store_error: Literal["raise", "keep"] = "raise",
     ) -> None:
+        _check_model(model)
+        _check_weighting(weighting)
         method = resolve(weighting)
         require(method.transform is None, "weighting must not be a method whose clients transform losses", weighting)
         weighting, conversion = method.weighting, method.conversion if conversion is None else conversion
         _check_conversion(conversion)
         if preference is None:
             raise ValueError("preference must be given, one entry per objective; found None")
-        require(every is None or every >= 1, "every must be None or at least 1", every)
-        require(check in {"auto", "now", "deferred"}, 'check must be "auto", "now" or "deferred"', check)
-        require(on_nonfinite in {"raise", "skip"}, 'on_nonfinite must be "raise" or "skip"', on_nonfinite)
-        require(
-            on_nonfinite == "raise" or check != "deferred",
-            'check must not be "deferred" with on_nonfinite="skip"',
-            check,
-        )
-        require(on_store_error in {"raise", "keep"}, 'on_store_error must be "raise" or "keep"', on_store_error)
+        _check_choices(every, check, on_nonfinite, on_store_error)
         _check_store(store, conversion)
-        w = preferences.validate(preference if isinstance(preference, Tensor) else list(preference)).detach()
+        w = preferences.validate(preference).detach()
         require(w.ndim == 1, "preference must have shape (m,)", tuple(w.shape))
         names = None if names is None else tuple(names)
         if names is not None:
@@ -178,10 +174,19 @@ class MultiObjective:
         self._skipped = 0
         self._chosen: _Chosen | None = None
         self._within: _Chosen | None = None
-        self.preference = w.to(self._device)
+        self.preference = w.to(self._device, self._dtype)
         self._state = self._begin()
+        if optimizer is not None:
+            _check_optimizer(optimizer, start)
+            _release(optimizer)
         self._record = self._new_record(start, on_store_error)
-        self._optimizer = None if optimizer is None else _attach(self, optimizer, start)
+        self._optimizer = None if optimizer is None else _attach(self, optimizer)
+
+    def __repr__(self) -> str:
+        w = [round(entry, 4) for entry in self.preference.tolist()]
+        parts = [type(part).__name__ for part in (self.model, self.weighting, self.conversion)]
+        shown = w if len(w) <= 6 else f"<{len(w)} entries>"
+        return f"MultiObjective({', '.join(parts)}, preference={shown}, step={self.step}, recorded={self.recorded})"
 
     # Calls ------------------------------------------------------------------------------------
 
@@ -189,7 +194,7 @@ class MultiObjective:
         """The scalar to differentiate.
 
         Args:
-            losses: f at the parameters as they are: a tensor (m,) or numbers by name, with their graph.
+            losses: f at the parameters as they are: a tensor (m,), or numbers in a list or by name, with their graph.
             counts: How many samples each loss is the mean of on this rank, 0 for an absent objective; by
                 default the same for all objectives, calls and ranks.
 
@@ -235,7 +240,7 @@ class MultiObjective:
         iterates compared by two kinds of losses would not be comparable.
 
         Args:
-            losses: f at the parameters as they are, a tensor (m,) or numbers by name; no graph is needed.
+            losses: f at the parameters as they are, a tensor (m,), or numbers in a list or by name; no graph is needed.
             counts: As in a call.
         """
         rule = "record must be called before anything else is recorded: give every=None, or call it before mol"
@@ -262,6 +267,7 @@ class MultiObjective:
         if self._optimizer is not None:
             for handle in self._optimizer.handles:
                 handle.remove()
+            _ATTACHED.pop(self._optimizer.optimizer, None)
         self._optimizer = None
         self.discard()
         self._record.close()
@@ -574,6 +580,12 @@ class MultiObjective:
         return [p for p in self.model.parameters() if p.requires_grad]
 
     def _answer(self) -> dict[str, Tensor]:
+        if self._pending.calls > 0 and self.step == 0 and self.recorded == 0:
+            warnings.warn(
+                "nothing was recorded: no optimizer.step() followed a call of mol and its backward pass, and the "
+                "solution is where the run began",
+                stacklevel=3,
+            )
         return self._record.output()
 
     @contextmanager
@@ -622,13 +634,23 @@ class _Attached(NamedTuple):
     handles: tuple[torch.utils.hooks.RemovableHandle, ...]
 
 
-def _attach(mol: MultiObjective, optimizer: torch.optim.Optimizer, params: Mapping[str, Tensor]) -> _Attached:
+_ATTACHED: weakref.WeakKeyDictionary[torch.optim.Optimizer, weakref.ref[MultiObjective]] = weakref.WeakKeyDictionary()
+"""Who heeds the steps of an optimizer; neither is kept alive."""
+
+
+def _release(optimizer: torch.optim.Optimizer) -> None:
+    """Close whoever has the optimizer, such as the run of a notebook's cell before it was run again."""
+    holder = _ATTACHED.get(optimizer)
+    earlier = None if holder is None else holder()
+    if earlier is not None:
+        text = "an earlier MultiObjective had this optimizer, and was closed: its solution stays, it records no more"
+        warnings.warn(text, stacklevel=3)
+        earlier.close()
+
+
+def _attach(mol: MultiObjective, optimizer: torch.optim.Optimizer) -> _Attached:
     """Hooks that do not keep `mol` alive: an optimizer may outlive it."""
-    require(isinstance(optimizer, torch.optim.Optimizer), "optimizer must be a torch optimizer", type(optimizer))
-    held = {id(p) for group in optimizer.param_groups for p in group["params"]}
-    known = any(id(p) in held for p in params.values())
-    require(known, "optimizer must hold parameters of the model", "none of those that are recorded")
-    alive = weakref.ref(mol)
+    alive = _ATTACHED[optimizer] = weakref.ref(mol)
 
     def before(optimizer: torch.optim.Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Arguments | None:
         shell = alive()
@@ -649,6 +671,39 @@ def _attach(mol: MultiObjective, optimizer: torch.optim.Optimizer, params: Mappi
 
     handles = (optimizer.register_step_pre_hook(before), optimizer.register_step_post_hook(after))
     return _Attached(optimizer, handles)
+
+
+def _check_model(model: object) -> None:
+    rule = "model must be a torch.nn.Module, which has its parameters"
+    require(isinstance(model, nn.Module), rule, lambda: f"a {type(model).__name__}")
+
+
+def _check_weighting(weighting: object) -> None:
+    """Raise ValueError for an argument that is meant for another place; `resolve` sees to the rest."""
+    rule = "weighting must be a weighting such as OMD(), a Method or its name; did you mean {}=?"
+    other = isinstance(weighting, torch.optim.Optimizer)
+    require(not other, rule.format("optimizer"), lambda: f"the optimizer {type(weighting).__name__}")
+    other = isinstance(weighting, Tensor | list | tuple)
+    require(not other, rule.format("preference"), lambda: f"{weighting!r:.80}")
+
+
+def _check_optimizer(optimizer: torch.optim.Optimizer, params: Mapping[str, Tensor]) -> None:
+    require(isinstance(optimizer, torch.optim.Optimizer), "optimizer must be a torch optimizer", type(optimizer))
+    held = {id(p) for group in optimizer.param_groups for p in group["params"]}
+    known = any(id(p) in held for p in params.values())
+    require(known, "optimizer must hold parameters of the model", "none of those that are recorded")
+
+
+def _check_choices(every: int | None, check: str, on_nonfinite: str, on_store_error: str) -> None:
+    require(every is None or every >= 1, "every must be None or at least 1", every)
+    require(check in {"auto", "now", "deferred"}, 'check must be "auto", "now" or "deferred"', check)
+    require(on_nonfinite in {"raise", "skip"}, 'on_nonfinite must be "raise" or "skip"', on_nonfinite)
+    require(
+        on_nonfinite == "raise" or check != "deferred",
+        'check must not be "deferred" with on_nonfinite="skip"',
+        check,
+    )
+    require(on_store_error in {"raise", "keep"}, 'on_store_error must be "raise" or "keep"', on_store_error)
 
 
 def _check_conversion(conversion: Conversion[Any]) -> None:

@@ -166,6 +166,9 @@ def observe(
     # Both extremes pass a NaN on: the same as isfinite().all(), at a twentieth of its time.
     valid = torch.isfinite(values.amax(-1, keepdim=True)) & torch.isfinite(values.amin(-1, keepdim=True))
     if not (isinstance(ideal, float | int) and ideal == 0):
+        length = len(ideal) if isinstance(ideal, tuple) else 1
+        rule = f"ideal, or the counts of group_dro, must have {m} entries, one per objective"
+        require(length in {1, m}, rule, length)
         values = values - fit("ideal", constant(ideal, values), losses)
     return Observed(weight * values, weight, valid, present)
 

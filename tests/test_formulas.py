@@ -1,0 +1,44 @@
+"""Formulas of the documentation become MathML when it is built."""
+
+import importlib.util
+from pathlib import Path
+
+import pytest
+
+HOOK = Path(__file__).parents[1] / "docs" / "hooks" / "formulas.py"
+
+
+@pytest.fixture
+def hook():
+    spec = importlib.util.spec_from_file_location("formulas", HOOK)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_a_formula_in_a_line(hook):
+    page = hook.on_page_content(r'<p>so <span class="arithmatex">\(a &lt; b_i\)</span>, and</p>')
+    assert page.startswith('<p>so <span class="formula"><math')
+    assert "<msub>" in page
+    assert "&#x0003C;" in page  # <
+    assert "arithmatex" not in page
+
+
+def test_a_numbered_formula(hook):
+    page = hook.on_page_content('<div class="arithmatex">\\[\nx^2 \\tag{3}\n\\]</div>')
+    assert '<span class="number">(3)</span>' in page
+    assert "<msup>" in page
+    assert "tag" not in page
+
+
+def test_every_formula_of_the_pages_can_be_read(hook):
+    """A dollar sign that opens a formula is closed, and the converter knows what it says."""
+    text = (HOOK.parents[1] / "theory.md").read_text(encoding="utf-8")
+    formulas = [part.strip() for part in text.split("$$")[1::2]]
+    assert len(formulas) > 20
+    for formula in formulas:
+        page = hook.on_page_content(f'<div class="arithmatex">\\[{formula}\\]</div>')
+        assert "<math" in page
+        assert "<mi>\\" not in page  # what it does not know it leaves as it is
