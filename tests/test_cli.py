@@ -9,6 +9,7 @@ import torch
 from typer.testing import CliRunner
 
 import equipoise as eq
+from equipoise import cli
 from equipoise.cli import app, main, named
 
 runner = CliRunner()
@@ -20,7 +21,8 @@ def run(*arguments, code=0):
     return result.output
 
 
-def test_lists_every_method_and_problem():
+def test_lists_every_method_and_problem(monkeypatch):
+    monkeypatch.setattr(cli.console, "width", 250)  # in one line each
     output = run("methods")
     assert all(name in output for name in eq.methods())
     for shown in ("SmoothTchebycheff(mu=0.01)", "CAGrad(c=0.5)", "OMD(step_size='adaptive', optimism=30.0", "EPO()"):

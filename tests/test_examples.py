@@ -261,14 +261,30 @@ def test_the_default_met_its_preferences_on_all_of_multi_mnist():
     assert found["setting"]["samples"] == 60_000
     rows = found["rows"]
     row = rows["equipoise (the default)"]
-    assert max(off for of_seed in row["train"]["imbalance"] for off in of_seed) <= 0.0675
-    assert max(off for of_seed in row["test"]["imbalance"] for off in of_seed) <= 0.0755
+    assert max(off for of_seed in row["train"]["imbalance"] for off in of_seed) <= 0.0775
+    assert max(off for of_seed in row["test"]["imbalance"] for off in of_seed) <= 0.0765
     tch = {name: torch.tensor(rows[name]["train"]["tch"]).mean() for name in rows}
     assert tch["equipoise (the default)"] < tch["STCH"] < tch["LS"] < tch["MGDA"]
     volume = {name: torch.tensor(rows[name]["test"]["hypervolume"]["1"]) for name in rows}
     mine = volume["equipoise (the default)"]
     assert bool((volume["STCH"] < mine).all())
-    assert float(volume["LS"].mean() - mine.mean()) == pytest.approx(0.005, abs=5e-4)  # no more is claimed
+    assert bool((volume["MGDA"] < mine).all())
+    assert float(volume["LS"].mean() - mine.mean()) == pytest.approx(0.0, abs=2e-3)  # no more is claimed
+
+
+@pytest.mark.parametrize("reference", ["1", "log 10"])
+def test_between_the_rays_asked_for_the_default_was_ahead_of_all_it_was_compared_with(reference):
+    rows = results("multi-mnist")["rows"]
+    between = {name: torch.tensor(row["test"]["between"][reference]) for name, row in rows.items()}
+    for other in ("LS", "STCH", "MGDA"):
+        assert bool((between[other] < between["equipoise (the default)"]).all())
+
+
+def test_the_default_raised_no_worst_domain_above_that_of_the_mean():
+    methods = results("domains")["methods"]
+    worst = {name: torch.tensor(parts["held_out"]).amax(1) for name, parts in methods.items()}
+    assert bool((worst["GroupDRO"] < worst["equipoise"]).all())
+    assert bool((worst["equipoise"] < worst["LS"]).all())
 
 
 def test_all_but_one_answer_of_the_weighted_sum_on_adult_is_worse_in_both_respects():

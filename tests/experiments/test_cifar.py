@@ -181,6 +181,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> Dataset:
 
     monkeypatch.setattr(federated, "tasks", linear)
     monkeypatch.setattr(federated, "simulate", lambda *a, **k: simulate(*a, **k, dataset=data))
+    monkeypatch.setattr("equipoise.experiments.computing.datasets.load", lambda *_: data)
     return data
 
 

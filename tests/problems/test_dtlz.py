@@ -275,13 +275,6 @@ def test_the_command_line_solves_three_objectives(tmp_path: Path):
     assert torch.tensor(record["losses"]).shape == (1, 10, 3)
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (["--preferences", "2"], "preferences must be at least 3; found 2"),
-        (["--plot", "front.png"], "plot must not be given unless the problem has two objectives; found 3"),
-    ],
-)
-def test_what_the_command_line_cannot_do_with_three_objectives(options: list[str], message: str):
-    result = CliRunner().invoke(app, ["solve", "DTLZ2", *options])
-    assert str(result.exception) == message
+def test_what_the_command_line_cannot_do_with_three_objectives():
+    result = CliRunner().invoke(app, ["solve", "DTLZ2", "--plot", "front.png"])
+    assert str(result.exception) == "plot must not be given unless the problem has two objectives; found 3"
