@@ -94,7 +94,7 @@ LOSSES = {
     ),
     "a vector by name": (
         lambda f: {"a": f, "b": f[1], "c": f[2]},
-        "losses['a'] must be a number, a tensor of shape (); found (3,)",
+        "losses['a'] must be a tensor of shape () with its graph, not what .item() gives of it; found (3,)",
     ),
     "no tensor": (
         lambda f: f.sum().item(),
@@ -102,7 +102,7 @@ LOSSES = {
     ),
     "numbers without a graph": (
         lambda f: f.tolist(),
-        "losses[0] must be a number, a tensor of shape (); found float",
+        "losses[0] must be a tensor of shape () with its graph, not what .item() gives of it; found float",
     ),
     "too few in a list": (lambda f: [*f[:2]], "losses must have 3 entries, as the preference has; found 2"),
     "no graph in a list": (
@@ -130,9 +130,8 @@ def test_losses(change, message, toy):
 def test_losses_by_name_need_names(toy):
     run, mol = make(toy)
     f = run.losses(0)
-    with pytest.raises(
-        ValueError, match=r"losses must be a tensor \(m,\), as no names were given; found \['a', 'b', 'c'\]"
-    ):
+    rule = r"losses must be a tensor \(m,\) or a list unless MultiObjective was given their names="
+    with pytest.raises(ValueError, match=rf"{rule}; found \['a', 'b', 'c'\]"):
         mol(dict(zip(NAMES, f, strict=True)))
 
 
@@ -192,3 +191,21 @@ def test_a_closure_without_a_call(toy):
     with pytest.raises(ValueError, match=message):
         run.optimizer.step(lambda: 0.0)
     torch.testing.assert_close(run.params(), before, rtol=0, atol=0)
+
+
+def test_gradients_that_were_cleared_before_the_step(toy, preference):
+    run = toy()
+    mol = eq.MultiObjective(run.model, eq.OMD(), preference, eq.Last(), run.optimizer)
+    mol(run.losses(0)).backward()
+    run.optimizer.zero_grad()
+    with pytest.raises(ValueError, match=r"optimizer\.step\(\) must follow .*; found that its gradients were cleared"):
+        run.optimizer.step()
+    assert (mol.step, mol.recorded) == (0, 0)
+
+
+def test_a_conversion_by_name_is_no_conversion(toy, preference):
+    run = toy()
+    first = eq.MultiObjective(run.model, eq.OMD(), preference, eq.Last(), run.optimizer)
+    with pytest.raises(ValueError, match=r"conversion must be one such as .*; found Average"):
+        eq.MultiObjective(run.model, eq.OMD(), preference, "Average", run.optimizer)  # type: ignore[arg-type]
+    assert first._optimizer is not None  # a new one that fails leaves it attached

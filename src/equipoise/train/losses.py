@@ -24,7 +24,8 @@ def stack_losses(losses: Losses, names: tuple[str, ...] | None, m: int, device: 
             floating-point, and for another device than the weights'.
     """
     if isinstance(losses, Mapping):
-        require(names is not None, "losses must be a tensor (m,), as no names were given", lambda: sorted(losses))
+        rule = "losses must be a tensor (m,) or a list unless MultiObjective was given their names="
+        require(names is not None, rule, lambda: sorted(losses))
         assert names is not None  # noqa: S101
         require(losses.keys() == set(names), f"losses must have the names {list(names)}", list(losses))
         losses = _stacked({name: losses[name] for name in names})
@@ -48,7 +49,8 @@ def _stacked(losses: Mapping[Any, Any]) -> Tensor:
     """Numbers as one tensor (m,)."""
     for key, loss in losses.items():
         found = tuple(loss.shape) if isinstance(loss, Tensor) else type(loss).__name__
-        require(found == (), f"losses[{key!r}] must be a number, a tensor of shape ()", found)
+        rule = f"losses[{key!r}] must be a tensor of shape () with its graph, not what .item() gives of it"
+        require(found == (), rule, found)
     return torch.stack(list(losses.values()))
 
 

@@ -500,6 +500,7 @@ class MultiObjective:
             return  # torch.distributed.checkpoint takes such a step to make an optimizer's state
         rule = "optimizer.step() must follow a call of mol and its backward pass, or mol.close()"
         require(self._pending.calls > 0, rule, "none since the last step")
+        require(not self._cleared(), rule, "that its gradients were cleared before the step")
         with self._exactly():
             mean = self._pending.mean()
             self._record_step(_unless(_overflow(optimizer), mean.values), mean.mask)
@@ -707,6 +708,9 @@ def _check_choices(every: int | None, check: str, on_nonfinite: str, on_store_er
 
 
 def _check_conversion(conversion: Conversion[Any]) -> None:
+    given: object = conversion
+    known = hasattr(given, "output") and not isinstance(given, type)
+    require(known, "conversion must be one such as Adaptive(capacity=8), Average() or Last()", given)
     require(
         not (isinstance(conversion, Adaptive) and conversion.capacity is None),
         "conversion must have a capacity in a training loop: without one every iterate that no other dominates is "
