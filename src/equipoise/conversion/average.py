@@ -11,11 +11,10 @@ from equipoise.conversion.protocol import (
     Conversion,
     Params,
     Plan,
-    batch_mask,
     check,
     check_record,
+    enter,
     entry,
-    mixed,
     recordable,
     snapshot,
 )
@@ -76,8 +75,7 @@ class Average(Conversion[AverageState]):
         check(params, losses)
         check_record(params, state.params, losses.ndim - 1, slots=False)
         plan, after = self.plan(losses, state, mask)
-        for name, held in state.params.items():
-            held.copy_(mixed(held, params[name].detach().to(held.dtype), batch_mask(plan.gain, held)))
+        enter(plan, params, state.params)
         return after
 
     def plan(self, losses: Tensor, state: AverageState, mask: Tensor | None = None) -> tuple[Plan, AverageState]:

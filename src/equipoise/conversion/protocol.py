@@ -15,6 +15,7 @@ __all__ = [
     "batch_mask",
     "check",
     "check_record",
+    "enter",
     "entry",
     "mixed",
     "record_dtype",
@@ -126,6 +127,12 @@ def entry(gain: Tensor) -> Plan:
     """The plan of a record of one slot: slot ← lerp(slot, θ, gain), with gain (*B,)."""
     nothing = torch.zeros_like(gain, dtype=torch.int64)
     return Plan(nothing, nothing, torch.zeros_like(gain), nothing, gain)
+
+
+def enter(plan: Plan, params: Params, held: Mapping[str, Tensor]) -> None:
+    """Carry such a plan out, in place: copies (*B, ...) by name."""
+    for name, tensor in held.items():
+        tensor.copy_(mixed(tensor, params[name].detach().to(tensor.dtype), batch_mask(plan.gain, tensor)))
 
 
 def recordable(losses: Tensor, present: Tensor | None) -> Tensor:

@@ -17,7 +17,7 @@ from equipoise.federated.local import (
     Transform,
     casting,
     layer_products,
-    replay,
+    replay_steps,
 )
 from equipoise.federated.models import Model
 from equipoise.federated.sequential import Sequential
@@ -91,7 +91,7 @@ class Graphed(Sequential):
             held.params[name].view(S, m, *t.shape[1:]).copy_(t.unsqueeze(1))
         for name, t in buffers.items():
             held.buffers[name].view(S, m, *t.shape[1:]).copy_(t.unsqueeze(1))
-        (losses,) = replay(held.graph, batches.flatten(0, 1), held.index, (held.loss,))
+        (losses,) = replay_steps(held.graph, batches.flatten(0, 1), held.index, (held.loss,))
         return Sent(
             {name: t.view(S, m, *t.shape[1:]) for name, t in held.params.items()},
             {name: t.view(S, m, *t.shape[1:]) for name, t in held.buffers.items()},

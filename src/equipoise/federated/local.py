@@ -25,7 +25,7 @@ __all__ = [
     "casting",
     "draw_batches",
     "layer_products",
-    "replay",
+    "replay_steps",
     "shuffled",
 ]
 
@@ -224,7 +224,7 @@ def shuffled(count: int, seed: int, client: int) -> Tensor:
     return torch.randperm(count, generator=torch.Generator().manual_seed(1_000_003 * seed + client))
 
 
-def replay(graph: torch.cuda.CUDAGraph, plan: Tensor, index: Tensor, found: tuple[Tensor, ...]) -> list[Tensor]:
+def replay_steps(graph: torch.cuda.CUDAGraph, plan: Tensor, index: Tensor, found: tuple[Tensor, ...]) -> list[Tensor]:
     """Replay a graph of one step for every step of a plan (N, steps, batch).
 
     Args:

@@ -46,10 +46,9 @@ def initial(model: Model, seeds: tuple[int, ...]) -> tuple[dict[str, Tensor], di
     )
 
 
-def normalizes(model: Model) -> bool:
-    """Whether the model has BatchNorm layers."""
-    with torch.random.fork_rng(devices=[]):
-        return any(isinstance(layer, nn.modules.batchnorm._BatchNorm) for layer in model.module().modules())
+def normalizes(module: nn.Module) -> bool:
+    """Whether it has BatchNorm layers."""
+    return any(isinstance(layer, nn.modules.batchnorm._BatchNorm) for layer in module.modules())
 
 
 @dataclass(frozen=True)

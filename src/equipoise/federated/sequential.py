@@ -43,7 +43,7 @@ class Sequential:
         self.device = data.train.inputs.device
         with torch.random.fork_rng(devices=[]):
             self.module = model.module().to(self.device)
-        self.normalizes = normalizes(model)
+        self.normalizes = normalizes(self.module)
 
     def train(
         self,

@@ -18,7 +18,7 @@ from equipoise.federated.local import (
     Transform,
     casting,
     layer_products,
-    replay,
+    replay_steps,
     shuffled,
 )
 from equipoise.federated.models import normalizes
@@ -102,7 +102,8 @@ class Stacked:
         self.device = data.train.inputs.device
         self._graphs: dict[str, _Graph] = {}
         self._shuffles: dict[Part, Tensor] = {}
-        self._normalizes = normalizes(model)
+        with torch.random.fork_rng(devices=[]):
+            self._normalizes = normalizes(model.module())
         self._apply = _fused(model) if self.device.type == "cuda" and self._normalizes else model.apply
 
     def train(
@@ -186,7 +187,7 @@ class Stacked:
             held.graph.replay()
             return held.descent
         plan = batches.flatten(0, 1)
-        seen, probed = replay(held.graph, plan, held.places, (held.descent.mean, held.descent.probed))
+        seen, probed = replay_steps(held.graph, plan, held.places, (held.descent.mean, held.descent.probed))
         alive = (plan >= 0).any(-1).T
         steps = alive.sum(0).clamp_min(1)
         return _Descent(
@@ -313,7 +314,9 @@ def _fused(model: Stackable) -> Callable[[Params, Tensor], Tensor]:
     """The model with what lies between its products compiled into few kernels, once for all equal models."""
     if not has_triton():
         return model.apply
-    return _COMPILED.setdefault(repr(model), torch.compile(model.apply, dynamic=False))
+    if repr(model) not in _COMPILED:
+        _COMPILED[repr(model)] = torch.compile(model.apply, dynamic=False)
+    return _COMPILED[repr(model)]
 
 
 _COMPILED: dict[str, Callable[[Params, Tensor], Tensor]] = {}
