@@ -51,8 +51,8 @@ METHODS: dict[str, tuple[eq.Method, str]] = {
     "LS": (eq.methods()["LS"], "#000000"),
     "equipoise": (eq.methods()["equipoise"], "#0072B2"),
     "equipoise, Average(8)": (eq.Method(eq.methods()["equipoise"].weighting, eq.Average(power=8)), "#CC79A7"),
-    # η = 0.01 as in the literature; gains are w∘f with w = 1/m, hence the factor.
-    "GroupDRO": (eq.group_dro([1] * M, step_size=0.01 * M), "#E69F00"),
+    # η = 0.01, as in the literature.
+    "GroupDRO": (eq.group_dro([1] * M), "#E69F00"),
 }
 """With their colours."""
 LAST = "equipoise, last"

@@ -75,8 +75,7 @@ def digits(seed: int) -> tuple[Coloured, Coloured]:
 def method(name: str, counts: list[int]) -> eq.Method | None:
     """The weighting and the conversion; None for a plain mean."""
     if name.startswith("GroupDRO"):
-        # η = 0.01 and C = 1 as in the literature; gains are w∘f with w = 1/m, hence the factor.
-        return eq.group_dro(counts, adjustment=1.0 if name.endswith("adjusted") else 0.0, step_size=0.01 * M)
+        return eq.group_dro(counts, adjustment=1.0 if name.endswith("adjusted") else 0.0)  # η = 0.01
     if name.startswith("OMD"):
         weighting = eq.OMD("adaptive", optimism=20.0 if name.endswith("20") else 0.0)
         return eq.Method(weighting, eq.Adaptive(power=4, capacity=8))

@@ -1,3 +1,5 @@
+"""The quadratic program with bounds, against its optimality conditions and a general solver."""
+
 from typing import Any
 
 import pytest

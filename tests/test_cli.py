@@ -6,11 +6,13 @@ import sys
 
 import pytest
 import torch
+from rich.console import Console
 from typer.testing import CliRunner
 
 import equipoise as eq
 from equipoise import cli
 from equipoise.cli import app, main, named
+from equipoise.experiments.sheets import fitted, listing
 
 runner = CliRunner()
 
@@ -25,7 +27,7 @@ def test_lists_every_method_and_problem(monkeypatch):
     monkeypatch.setattr(cli.console, "width", 250)  # in one line each
     output = run("methods")
     assert all(name in output for name in eq.methods())
-    for shown in ("SmoothTchebycheff(mu=0.01)", "CAGrad(c=0.5)", "OMD(step_size='adaptive', optimism=30.0", "EPO()"):
+    for shown in ("SmoothTchebycheff(mu=0.01)", "CAGrad(c=0.5)", "OMD(step_size='adaptive', optimism=30, ", "EPO()"):
         assert shown in output
     assert "VLMOP2" in run("problems")
 
@@ -74,6 +76,41 @@ def test_a_preference_that_is_missed_by_far_is_not_a_number_of_seven_digits():
     assert output.count("> 999 %") == 2  # the row, and the note
     assert "the ray of w = 0.01, 0.99 meets the front close to its end" in output
     assert "> 999 %" not in run("solve", "VLMOP1", "--preference", "0.3,0.7", "--steps", "300")
+
+
+def test_every_preference_that_is_missed_by_far_is_named():
+    asked = [word for w in ("0.01,0.99", "0.02,0.98", "0.5,0.5") for word in ("--preference", w)]
+    output = run("solve", "ZDT1", *asked, "--steps", "300")
+    assert "> 999 %: the rays of w = 0.01, 0.99 and w = 0.02, 0.98 meet the front close to its ends" in output
+    output = run("solve", "ZDT2", *asked, "--method", "LS", "--steps", "1000")  # at an end of the front, whatever w
+    assert output.count("> 999 %") == 4
+    assert "far above the smallest for w = 0.01, 0.99; w = 0.02, 0.98 and w = 0.5, 0.5;" in output
+    assert "did not come near enough" not in output
+
+
+def words_of(arguments, monkeypatch, width):
+    monkeypatch.setattr(cli.console, "width", width)
+    return {word for line in run(*arguments).splitlines() for word in line.split()}
+
+
+TABLES = [("methods",), ("problems",), ("reproduce", "--list"), ("data", "list"), ("solve", "DTLZ2", "--steps", "2")]
+
+
+@pytest.mark.parametrize("arguments", TABLES, ids=" ".join)
+def test_at_eighty_columns_words_are_whole(arguments, monkeypatch):
+    wide, narrow = (words_of(arguments, monkeypatch, width) for width in (250, 80))
+    rules = {word for word in wide | narrow if set(word) <= set("─")}
+    assert narrow - rules == wide - rules
+    assert all(len(line) <= 80 for line in run(*arguments).splitlines() if not line.startswith("> 999 %"))
+
+
+def test_a_table_that_cannot_be_narrow_enough_is_left_to_its_printer():
+    table = listing("one", "two")
+    table.add_row("a" * 30, "b b")
+    assert fitted(Console(width=20), table).columns[0].width is None
+    table = listing("a head of many words", "two")
+    table.add_row("ab cd", "ef ghi jk")
+    assert [column.width for column in fitted(Console(width=12), table).columns] == [5, 4]
 
 
 def test_lists_what_can_be_reproduced():

@@ -1,3 +1,5 @@
+"""The shortest vector in a hull, against its optimality conditions."""
+
 import itertools
 import math
 

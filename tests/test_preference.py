@@ -1,3 +1,5 @@
+"""What a preference may be."""
+
 import itertools
 import math
 import re

@@ -50,12 +50,27 @@ def test_an_unknown_name_gets_the_nearest_ones():
 def test_group_dro_by_hand():
     # q = (.5, .5), L = (1, 2), C = 1, n = (100, 4): exponents .01 · (1.1, 2.5).
     losses, half = torch.tensor([1.0, 2.0], dtype=torch.float64), torch.tensor([0.5, 0.5], dtype=torch.float64)
-    weighting = eq.group_dro([100, 4], adjustment=1.0, step_size=0.02).weighting
+    weighting = eq.group_dro([100, 4], adjustment=1.0).weighting
     coefficients, _ = weighting.update(losses, weighting.init(losses), half)
     assert (2 * coefficients).tolist() == pytest.approx([0.49650006, 0.50349994], abs=1e-8)
-    plain = eq.group_dro([100, 4], step_size=0.02).weighting
+    plain: Any = eq.group_dro([100, 4]).weighting
     coefficients, _ = plain.update(losses, plain.init(losses), half)
     assert (2 * coefficients).tolist() == pytest.approx([0.49750002, 0.50249998], abs=1e-8)
+    assert eq.methods()["GroupDRO"].weighting == dataclasses.replace(plain, ideal=0.0)
+
+
+@pytest.mark.parametrize("m", [2, 5, 40])
+def test_the_step_of_group_dro_is_the_literatures_for_any_number_of_groups(m):
+    """q_g ← q_g exp(η f_g), normalised, with the default η = 0.01."""
+    losses = torch.linspace(0.0, 3.0, m, dtype=torch.float64)
+    uniform, q = torch.full_like(losses, 1 / m), torch.full_like(losses, 1 / m)
+    weighting: Any = eq.group_dro([10] * m).weighting
+    state = weighting.init(losses)
+    for _ in range(100):
+        _, state = weighting.update(losses, state, uniform)
+        q = q * torch.exp(0.01 * losses)
+        q = q / q.sum()
+    torch.testing.assert_close(weighting.weights(state), q)
 
 
 def test_afl_by_hand():

@@ -1,3 +1,5 @@
+"""States as flat dictionaries, for checkpoints."""
+
 import io
 from typing import Any, NamedTuple
 

@@ -1,3 +1,5 @@
+"""What clients may make of their losses (PropFair)."""
+
 import math
 
 import pytest

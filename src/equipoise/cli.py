@@ -15,20 +15,20 @@ from typing import Annotated, TextIO
 
 try:
     import typer
-    from rich import box
     from rich.console import Console
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
-    from rich.table import Column, Table
+    from rich.table import Column
 except ImportError as missing:  # pragma: no cover
     raise SystemExit("the command line needs: pip install 'equipoise[experiments]'") from missing
 
 import torch
 
 from equipoise import __version__, datasets, metrics, preference
-from equipoise.errors import require
+from equipoise.errors import IdealPointWarning, require
 from equipoise.experiments import catalogue, everything, federated, fl, runs
 from equipoise.experiments.cells import COMMITTED, CellStore, CellWarning, write_atomically
 from equipoise.experiments.request import Request, say, wrote_json
+from equipoise.experiments.sheets import fitted, grid, listing
 from equipoise.federated import Participation, Precision
 from equipoise.problems import KnownFront, problems
 from equipoise.registry import methods, unknown
@@ -64,7 +64,7 @@ def main() -> None:
 
 @contextmanager
 def _plain_warnings() -> Iterator[None]:
-    """What is said of cells is for users: a line without a file and a line of code."""
+    """What is said of cells and losses is for users: a line without a file and a line of code."""
     usual, said = warnings.showwarning, set[str]()
 
     def show(
@@ -75,7 +75,7 @@ def _plain_warnings() -> Iterator[None]:
         file: TextIO | None = None,
         line: str | None = None,
     ) -> None:
-        if not issubclass(category, CellWarning):
+        if not issubclass(category, CellWarning | IdealPointWarning):
             usual(message, category, filename, lineno, file, line)
         elif str(message) not in said:
             said.add(str(message))
@@ -99,6 +99,8 @@ def brief(value: object) -> str:
 
     These are floats other than 0 and 1, which mostly leave something out, and larger than a tolerance.
     """
+    if isinstance(value, float):
+        return f"{value:g}"
     if not dataclasses.is_dataclass(value):
         return repr(value)
     parts = []
@@ -108,7 +110,8 @@ def brief(value: object) -> str:
         tuned = field.name == "step_size" or (isinstance(setting, float) and 1e-3 < setting != 1.0)
         if setting != default or tuned:
             many = isinstance(setting, tuple) and len(setting) > 3
-            parts.append(f"{field.name}={f'<{len(setting)} of them>' if many else brief(setting)}")
+            shown = f"<{len(setting)} of them>" if many else brief(setting)
+            parts.append(shown if field.name == "inner" else f"{field.name}={shown}")
     return f"{type(value).__name__}({', '.join(parts)})"
 
 
@@ -130,21 +133,21 @@ def options(
 @app.command("methods")
 def list_methods() -> None:
     """List every method: its weighting and conversion with their settings in brief, and what it needs."""
-    table = Table(Column("method", overflow="fold"), Column("weighting", overflow="fold"), "conversion", "needs")
+    table = listing(*(Column(head, overflow="fold") for head in ("method", "weighting", "conversion", "needs")))
     for name, method in methods().items():
         needs = ", ".join(sorted(method.weighting.needs)) or "losses"
         table.add_row(name, brief(method.weighting), brief(method.conversion), needs)
-    console.print(table)
+    console.print(fitted(console, table))
 
 
 @app.command("problems")
 def list_problems() -> None:
     """List the synthetic problems."""
-    table = Table("problem", "objectives", "variables", "bounds", "reference point")
+    table = listing("problem", "objectives", "variables", "bounds", "reference point")
     for name, problem in problems().items():
         bounds = f"[{problem.lower:g}, {problem.upper:g}]"
         table.add_row(name, str(problem.m), str(problem.d), bounds, str(problem.reference))
-    console.print(table)
+    console.print(fitted(console, table))
 
 
 @app.command("solve")
@@ -181,15 +184,16 @@ def solve_command(
         progress=console.is_terminal,
     )
     losses = found.losses["solution"].to(torch.float64)
-    table = Table(title=f"{target.name}, {name}, seeds {seeds}", title_justify="left")
-    for head in ("w", "f (mean over the seeds)", "w∘f", "largest/smallest w∘f − 1"):
+    table = grid(f"{target.name}, {name}, seeds {seeds}", ())
+    for head in ("w", "f, mean of seeds", "w∘f", "imbalance"):
         table.add_column(head, justify="right")
     spreads = metrics.imbalance(losses.mean(0), weights)
     for w, f, spread in zip(weights, losses.mean(0), spreads.tolist(), strict=True):
         shown = f"{spread:.2%}" if spread < 10 else "> 999 %"
         table.add_row(*(_numbers(v) for v in (w, f, w * f)), shown if bool((w > 0).all()) else "no ray")
-    console.print(table)
-    _note_ends(weights, spreads)
+    console.print(fitted(console, table))
+    say(console, "imbalance: largest/smallest w∘f − 1")
+    _note_missed(weights, spreads, follows=chosen.weighting.origin is not None)
     volume = metrics.hypervolume(losses, target.reference)
     console.print(f"hypervolume {volume.mean():.4f} ± {volume.std(correction=0):.4f}", highlight=False)
     if json_file is not None:
@@ -279,10 +283,10 @@ def reproduce(
     """Reproduce a table or a figure of the paper. Finished work is kept and not repeated."""
     items = catalogue.items()
     if list_all or not name:
-        table = Table(Column("name", no_wrap=True), "label", "in the paper", "what")
+        table = listing("name", "label", "in the paper", "what")
         for key, item in items.items():
             table.add_row(key, item.label, item.number, item.caption)
-        console.print(table)
+        console.print(fitted(console, table))
         return
     name = named("table or figure", name, [*items, "all"])
     require(name == "all" or not quick, f"{name} does not take --quick; only all does", quick)
@@ -376,20 +380,20 @@ def runs_list(
         if not found:
             say(console, f"{folder}: no cells")
             continue
-        heads = ("experiment", "task", "method" if every else "methods", "cells", "used")
-        table = Table(*heads, box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+        heads = ("experiment", "task", "method" if every else "methods", "cells", "used", "by tables")
+        table = listing(*heads)
         for row in _by_method(found) if every else _by_task(found):
             table.add_row(*row)
-        console.print(table)
-        used = sum(number for group, number in found.items() if group.in_tables)
-        say(
-            console, f"{folder}: {found.total()} cells, {found.total() - used} of them used by no table of this version"
-        )
+        console.print(fitted(console, table))
+        others = sum(number for group, number in found.items() if not group.in_tables)
+        why = "made by equipoise fl, by a table with methods, seeds or rounds of your own, or by another version"
+        say(console, f"{folder}: {found.total()} cells" + (f"; {others} of them {why}" if others else ""))
 
 
 def _by_method(found: Counter[runs.Group]) -> Iterator[tuple[str, ...]]:
     for group, number in sorted(found.items()):
-        yield group.experiment, group.task, group.method, str(number), "yes" if group.in_tables else "no"
+        used = number if group.in_tables else 0
+        yield group.experiment, group.task, group.method, str(number), str(used), _short(group.table)
 
 
 def _by_task(found: Counter[runs.Group]) -> Iterator[tuple[str, ...]]:
@@ -398,7 +402,13 @@ def _by_task(found: Counter[runs.Group]) -> Iterator[tuple[str, ...]]:
         groups = [group for group in found if (group.experiment, group.task) == (experiment, task)]
         used = sum(found[group] for group in groups if group.in_tables)
         methods_ = len({group.method for group in groups})
-        yield experiment, task, str(methods_), str(sum(found[group] for group in groups)), str(used)
+        tables = [table for table in catalogue.items() if any(group.table == table for group in groups)]
+        names = ", ".join(map(_short, tables)) or "-"
+        yield experiment, task, str(methods_), str(sum(found[group] for group in groups)), str(used), names
+
+
+def _short(table: str) -> str:
+    return table.removeprefix("table-") or "-"
 
 
 @data.command("list")
@@ -406,11 +416,11 @@ def data_list(
     folder: Annotated[Path | None, typer.Option(help="Look here first.")] = None,
 ) -> None:
     """List the data sets, and where each was found."""
-    table = Table("name", "what", Column("found in", overflow="fold"), "can be fetched")
+    table = listing("name", "what", Column("found in", overflow="fold"), "can be fetched")
     for name, source in datasets.sources().items():
         found = str(datasets.locate(name, folder) or "not found") if source.layouts else "scikit-learn"
         table.add_row(name, source.description, found, "yes" if source.home else "no")
-    console.print(table)
+    console.print(fitted(console, table))
 
 
 @data.command("fetch")
@@ -444,16 +454,34 @@ def _wanted_preferences(own: Sequence[str], count: int | None, m: int) -> torch.
     return weights
 
 
-def _note_ends(weights: torch.Tensor, spreads: torch.Tensor) -> None:
-    """Say why the preference is missed by far where it is extreme."""
-    far = (spreads >= 10) & (weights.amin(-1) > 0) & (weights.amin(-1) <= 0.05)
-    if bool(far.any()):
-        w = ", ".join(f"{entry:g}" for entry in weights[far][0].tolist())
+def _note_missed(weights: torch.Tensor, spreads: torch.Tensor, *, follows: bool) -> None:
+    """Name every preference that is missed by far, and say why if that is known: it is extreme.
+
+    Args:
+        weights: The preferences, (preferences, m).
+        spreads: How far each is missed, (preferences,).
+        follows: Whether the method asks for equal w∘f.
+    """
+    far = (spreads >= 10) & (weights.amin(-1) > 0)
+    end = far & (weights.amin(-1) <= 0.05) & follows
+    if bool(end.any()):
+        one = int(end.sum()) == 1
         say(
             console,
-            f"> 999 %: the ray of w = {w} meets the front close to its end, where a loss is almost 0, and the "
-            "steps did not come near enough; more --steps may",
+            f"> 999 %: the ray{'' if one else 's'} of {_listed(weights[end])} meet{'s' if one else ''} the front close "
+            f"to its end{'' if one else 's'}, where a loss is almost 0, and the steps did not come near enough; more "
+            "--steps may",
         )
+    rest = far & ~end
+    if bool(rest.any()):
+        other = "more --steps, or another method such as equipoise, may come nearer"
+        say(console, f"> 999 %: the largest w∘f is far above the smallest for {_listed(weights[rest])}; {other}")
+
+
+def _listed(weights: torch.Tensor) -> str:
+    """Preferences (n, m) in words."""
+    rows = [f"w = {', '.join(f'{entry:g}' for entry in row)}" for row in weights.tolist()]
+    return rows[0] if len(rows) == 1 else f"{'; '.join(rows[:-1])} and {rows[-1]}"
 
 
 def _spread(count: int, m: int) -> torch.Tensor:
@@ -509,7 +537,7 @@ def _device(name: str | None) -> str | None:
 
 
 def _numbers(values: torch.Tensor) -> str:
-    return "  ".join(f"{value:.4f}" for value in values.tolist())
+    return " ".join(f"{value:.4f}" for value in values.tolist())
 
 
 def _plot(path: Path, problem: KnownFront, weights: torch.Tensor, losses: torch.Tensor, name: str) -> None:

@@ -3,7 +3,15 @@
 from collections.abc import Callable
 from types import FunctionType
 
-__all__ = ["EquipoiseError", "NonFiniteLossError", "StateMismatchError", "StoreError", "UnknownNameError", "require"]
+__all__ = [
+    "EquipoiseError",
+    "IdealPointWarning",
+    "NonFiniteLossError",
+    "StateMismatchError",
+    "StoreError",
+    "UnknownNameError",
+    "require",
+]
 
 
 class EquipoiseError(ValueError):
@@ -30,6 +38,30 @@ class NonFiniteLossError(EquipoiseError):
             ...
         equipoise.errors.NonFiniteLossError: loss must be finite; found inf for objective 0 of VLMOP1, run 'run',
         preference 0 ([0.5, 0.5]), seed 0, step 1
+    """
+
+
+class IdealPointWarning(UserWarning):
+    """A loss lies below the ideal point of Tchebycheff scalarization, where a preference does not mean what it says.
+
+    Only where weights differ: with a uniform preference nothing but the differences of losses counts.
+
+    Examples:
+        >>> import warnings
+        >>> mol = eq.MultiObjective(torch.nn.Linear(1, 1), eq.OMD(), [0.2, 0.8])
+        >>> losses = torch.tensor([-0.3, 1.0], requires_grad=True)
+        >>> with warnings.catch_warnings(record=True) as said:
+        ...     warnings.simplefilter("always")
+        ...     for _ in range(3):
+        ...         scalar = mol(losses)
+        >>> [one.category.__name__ for one in said]  # once
+        ['IdealPointWarning']
+        >>> print(said[0].message)
+        losses must not lie below the ideal point, 0; found -0.3 for objective 0 in step 1. There a larger weight asks
+        for less, and the solution is not the one that the preference names. Give the weighting an ideal point below
+        every loss, such as OMD(ideal=z), or add a constant to the losses; this is said once
+        >>> mol = eq.MultiObjective(torch.nn.Linear(1, 1), eq.OMD(ideal=-1.0), [0.2, 0.8])
+        >>> scalar = mol(losses)  # nothing to be said
     """
 
 

@@ -1,5 +1,6 @@
 """The vectorised solver: preferences × seeds × settings × methods in one tensor program."""
 
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -11,10 +12,11 @@ from torch import Tensor
 from equipoise import preference as preferences_
 from equipoise.batch import Number
 from equipoise.conversion import Conversion
-from equipoise.errors import NonFiniteLossError, require
+from equipoise.errors import IdealPointWarning, NonFiniteLossError, require
 from equipoise.problems import Problem, problems
 from equipoise.registry import Method, Named, resolve
 from equipoise.weighting import Weighting
+from equipoise.weighting.floor import below, floor, lowered
 
 __all__ = ["Run", "Solution", "Step", "Trajectory", "solve", "solve_many"]
 
@@ -216,7 +218,11 @@ def solve_many(
                 stack.report(callback, step, losses, coefficients)
             if step < steps:
                 stack.move(pull, coefficients)
-    return stack.solutions(alive, records)
+    found = stack.solutions(alive, records)
+    text = stack.too_low(found)
+    if text:
+        warnings.warn(text, IdealPointWarning, stacklevel=2)
+    return found
 
 
 def _problem(problem: object) -> Problem:
@@ -386,6 +392,23 @@ class _Stack:
                 way = Trajectory(*(torch.stack([self.of(name, pair[k]) for pair in records]) for k in (0, 1)))
             result[name] = Solution(params, losses, gone, way, self.records[name])
         return result
+
+    def too_low(self, found: Mapping[str, Solution]) -> str:
+        """Which solution, if any, lies below the ideal point of its run: its preference does not mean what it says."""
+        for name, run in self.runs.items():
+            least = floor(run.weighting, self.w)
+            if least is None:
+                continue
+            for losses in found[name].losses.values():
+                values = losses.detach().cpu()
+                under = (values - lowered(least)).nan_to_num(0.0)  # NaN: diverged
+                worst = int(under.argmin())
+                if float(under.min()) < 0:
+                    which, objective = divmod(worst % self.w.numel(), self.problem.m)
+                    place = f"objective {objective} of {self.problem.name}, run {name!r}, preference {which}"
+                    value, bound = values.flatten()[worst], least.expand_as(values).flatten()[worst]
+                    return below(float(value), float(bound), f"{place} ({self.w[which].tolist()})")
+        return ""
 
 
 def _found_shape(w: Tensor) -> str:

@@ -1,3 +1,5 @@
+"""`Adaptive`: the paper's figure 1 step by step, weights of later iterates, bounded memory."""
+
 import math
 from typing import Any
 

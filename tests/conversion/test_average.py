@@ -1,3 +1,5 @@
+"""`Average`: a weighted mean of the iterates, accurate over long runs."""
+
 import math
 
 import pytest

@@ -1,3 +1,5 @@
+"""`Last`: the newest sound iterate."""
+
 import torch
 
 import equipoise as eq

@@ -1,3 +1,5 @@
+"""Where a batch of conversions keeps its iterates: slots are blended as a plan says."""
+
 import torch
 from torch import Tensor
 

@@ -1,3 +1,5 @@
+"""CIFAR-10's records, in both of the layouts that exist."""
+
 import pickle
 
 import numpy as np

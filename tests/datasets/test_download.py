@@ -1,3 +1,5 @@
+"""Downloads: what arrives is checked, and nothing half-done is left."""
+
 import gzip
 import hashlib
 import io

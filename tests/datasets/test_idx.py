@@ -1,3 +1,5 @@
+"""The file format of MNIST."""
+
 import numpy as np
 import pytest
 

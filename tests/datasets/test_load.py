@@ -1,3 +1,5 @@
+"""Every data set as it is loaded, and what is said of files that are missing or altered."""
+
 import gzip
 import hashlib
 import lzma

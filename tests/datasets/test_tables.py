@@ -1,3 +1,5 @@
+"""Adult and Credit as numbers."""
+
 import pytest
 import torch
 

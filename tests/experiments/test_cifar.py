@@ -426,6 +426,28 @@ def test_runs_on_cifar_are_not_begun_silently(tmp_path: Path):
     assert "bare table-preference --methods 'LS' --seeds 0 --device cuda" in output
 
 
+def test_rows_without_runs_are_named(store: CellStore, tmp_path: Path):
+    for one in wanted("table-stch"):
+        if one.task_name == "cifar-class2" or one.row.name == "STCH":
+            write(store, one, 0, cell())
+    page = tmp_path / "page.md"
+    output = command("reproduce", "table-stch", "--out", tmp_path, "--markdown", page)
+    absent = f"{MOMENTUM}, AdaOMDeg-TCH, AdaOMDgd-TCH"
+    line = f"Not shown, for want of runs: cifar-rotation: {absent}; cifar-class5: {absent}"
+    assert line in output.splitlines()
+    assert f"\n\n{line}\n\n" in page.read_text(encoding="utf-8")
+    output = command("reproduce", "table-stch", "--task", "cifar-class2", "--out", tmp_path)
+    assert "Not shown" not in output
+
+
+def test_a_preference_that_lacks_a_run_leaves_its_method_out_by_name(store: CellStore, tmp_path: Path):
+    rows = [one for one in wanted("table-preference") if one.row.name in {"LS", "TCH"}]
+    for one in rows[:-1]:
+        write(store, one, 0, cell())
+    output = command("reproduce", "table-preference", "--methods", "LS,TCH", "--out", tmp_path)
+    assert "Not shown, for want of runs: cifar-two: TCH" in output.splitlines()
+
+
 @pytest.mark.usefixtures("small")
 def test_a_device_or_rounds_ask_for_the_runs(tmp_path: Path):
     asked = ("--rounds", "1", "--seeds", "0", "--precision", "float32", "--out", tmp_path)

@@ -150,7 +150,10 @@ def test_the_command_prints_a_hundred_columns_and_writes_json(invented, tmp_path
     arguments = ["reproduce", "table-conversions", "--out", out, "--json", str(tmp_path / "table.json")]
     result = CliRunner().invoke(app, arguments, env={"COLUMNS": "100"})
     assert result.exit_code == 0, result.output
-    assert max(len(line) for line in result.output.splitlines() if "table.json" not in line) <= 100
+    first, *lines = result.output.splitlines()
+    total = sum(len(conversions.configurations(name)) for name in conversions.names_of_problems())
+    assert first == f"{total} of {total} runs read from {invented.folder}, 0 made now"
+    assert max(len(line) for line in lines if "table.json" not in line) <= 100
     assert "…" not in result.output  # nothing was cut off
     assert "above the paper's AdaOMDgd-TCH and AdaOMDeg-TCH on every problem of the paper" in result.output
     records = json.loads((tmp_path / "table.json").read_text())

@@ -8,9 +8,10 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
+from equipoise import cli
 from equipoise.cli import app
 from equipoise.errors import NonFiniteLossError
-from equipoise.experiments import federated, federated_figures, paper, runs
+from equipoise.experiments import conversions, federated, federated_figures, paper, runs, synthetic
 from equipoise.experiments.cells import CellStore, cell_name
 from equipoise.experiments.federated import EXACT_FERERO, METHODS, SEEDS
 from equipoise.experiments.federated_tables import METRICS, Entry, entries, paired
@@ -396,7 +397,8 @@ def test_import_keeps_what_is_there(tmp_path):
     assert own.read(spec) == {"value": "ours"}
 
 
-def test_list_counts_cells_and_knows_which_a_table_uses(tmp_path):
+def test_list_counts_cells_and_knows_which_a_table_uses(tmp_path, monkeypatch):
+    monkeypatch.setattr(cli.console, "width", 120)  # in one line each
     store = CellStore(tmp_path / "cells", behind=())
     task = federated.tasks()["mnist-rotation"]
     omd = federated.row("OMDgd-TCH", "mnist-rotation").method
@@ -408,12 +410,33 @@ def test_list_counts_cells_and_knows_which_a_table_uses(tmp_path):
     found = runs.count(tmp_path / "cells")
     shared = "OMDgd-TCH, AdaOMDgd-TCH"
     assert found == {
-        ("federated", "mnist-rotation, 300 rounds", shared, True): 3,
-        ("federated", "mnist-rotation, 7 rounds", shared, False): 1,
-        ("federated", "mnist-rotation, 300 rounds", "OMD, other settings", False): 1,
+        ("federated", "mnist-rotation, 300 rounds", shared, "table-mnist"): 3,
+        ("federated", "mnist-rotation, 7 rounds", shared, ""): 1,
+        ("federated", "mnist-rotation, 300 rounds", "OMD, other settings", ""): 1,
     }
     output = command("runs", "list", "--out", tmp_path)
-    assert "5 cells, 2 of them used by no table" in output
+    assert "5 cells; 2 of them made by equipoise fl, by a table with" in output
     assert "other settings" not in output
-    assert re.search(r"mnist-rotation, 300 rounds +2 +4 +3\b", output)  # methods, cells, used
+    assert re.search(r"mnist-rotation, 300 rounds +2 +4 +3 +mnist\b", output)  # methods, cells, used, by tables
+    assert re.search(r"mnist-rotation, 7 rounds +1 +1 +0 +-", output)
     assert "other settings" in command("runs", "list", "--out", tmp_path, "--all")
+
+
+def test_list_knows_the_runs_of_the_demo(tmp_path):
+    """Those of the library's own method, of synthetic problems, and of a task in the table of conversions."""
+    store = CellStore(tmp_path / "cells", behind=())
+    own = federated.row("equipoise", "digits-rotation").method
+    store.write(federated.spec(federated.tasks()["digits-rotation"], own, 25), cell({"own": (1, 1, 1)}))
+    (row,) = [row for row in synthetic.settings("published") if row.method == "AdaOMDgd-TCH"]
+    store.write(synthetic.cell_spec("published", "F6", row, 0), {})
+    for problem in ("digits-class2", "DTLZ2 m=3", "Needle m=10"):
+        store.write(conversions.cell_spec(problem, conversions.configurations(problem)[0]), {})
+    assert set(runs.count(tmp_path / "cells")) == {
+        ("federated", "digits-rotation, 100 rounds", "equipoise", "table-digits"),
+        ("synthetic", "F6 published", "AdaOMDgd-TCH", "table-hv"),
+        ("conversions", "digits-class2", "OMD", "table-conversions"),
+        ("conversions", "DTLZ2 m=3", "OMD", "table-conversions"),
+        ("conversions", "Needle m=10", "OMD", "table-conversions"),
+    }
+    output = command("runs", "list", "--out", tmp_path)
+    assert f"{tmp_path / 'cells'}: 5 cells\n" in output  # and nothing about another version

@@ -7,7 +7,7 @@ import torch
 from typer.testing import CliRunner
 
 from equipoise.cli import app
-from equipoise.experiments import synthetic
+from equipoise.experiments import synthetic, synthetic_items
 from equipoise.experiments.cells import CellStore
 
 
@@ -116,6 +116,27 @@ def test_figures_are_drawn_from_the_cells(tmp_path, published):
     assert (tmp_path / "fig-vlmop2-published.pdf").read_bytes()[:4] == b"%PDF"
     result = CliRunner().invoke(app, ["reproduce", "fig-adaptive", "--out", str(tmp_path)])
     assert result.exit_code == 0, result.output
+
+
+def test_the_overview_has_a_panel_for_the_default(tmp_path, published):
+    (tmp_path / "cells").symlink_to(published.folder)
+    result = CliRunner().invoke(app, ["reproduce", "fig-overview", "--workers", "1", "--out", str(tmp_path)])
+    assert result.exit_code == 0, result.output
+    assert "9 of 12 runs read" in result.output.replace("\n", "")  # LS, TCH and AdaOMDgd-TCH; the default is made now
+    assert (tmp_path / "fig-overview-published.png").read_bytes()[:4] == b"\x89PNG"
+    assert [synthetic_items._off(x) for x in (0.0002, 0.0714, 2288.6)] == [
+        "off by < 0.1 %",
+        "off by 7.1 %",
+        "off by > 999 %",
+    ]
+
+
+def test_what_carries_no_claim_is_said_with_its_reason(published):
+    cells = synthetic.table(published, "published", ["VLMOP2"])
+    text = synthetic.without_claim(cells)
+    assert text.startswith("; no claim is made for the 1 of ExcessMTL, which by its definition gives 0.040 on VLMOP2, ")
+    assert "where the paper has 0.119" in text
+    assert synthetic.without_claim([cell for cell in cells if cell.method != "ExcessMTL"]) == ""
 
 
 @pytest.mark.slow

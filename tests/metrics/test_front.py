@@ -1,3 +1,5 @@
+"""Which points no other dominates."""
+
 import math
 
 import moocore

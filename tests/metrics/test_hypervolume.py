@@ -1,3 +1,5 @@
+"""Hypervolumes by hand and against moocore, also in batches."""
+
 import sys
 
 import moocore

@@ -1,3 +1,5 @@
+"""How far a point is from the ray of its preference."""
+
 import math
 
 import pytest

@@ -1,3 +1,5 @@
+"""The shortest vector in the hull of the gradients."""
+
 import math
 
 import pytest

@@ -1,3 +1,5 @@
+"""Convex problems with a planted solution."""
+
 import itertools
 import math
 import time

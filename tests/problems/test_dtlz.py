@@ -1,3 +1,5 @@
+"""The DTLZ problems: formulas, fronts, exact solutions."""
+
 import json
 import math
 from pathlib import Path

@@ -1,3 +1,5 @@
+"""VLMOP1: formulas, front, exact solutions."""
+
 import pytest
 import torch
 

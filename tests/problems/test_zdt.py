@@ -1,3 +1,5 @@
+"""The ZDT problems: formulas, fronts in pieces, exact solutions."""
+
 import itertools
 import math
 

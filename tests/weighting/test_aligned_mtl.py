@@ -1,3 +1,5 @@
+"""Aligned-MTL by hand and against TorchJD."""
+
 import pytest
 import torch
 from tests.weighting.gradients import coefficients, direction, jacobians, random, vector

@@ -1,3 +1,5 @@
+"""CAGrad by hand, at the ends of its radius, and against TorchJD."""
+
 import pytest
 import torch
 from tests.weighting.gradients import INTEGERS, coefficients, direction, jacobians, random, vector

@@ -1,3 +1,5 @@
+"""EPO: balance and ascent by hand, and the program it solves."""
+
 from typing import Any
 
 import numpy as np

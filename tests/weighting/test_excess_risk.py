@@ -1,3 +1,5 @@
+"""ExcessMTL: excess risks and weights by hand."""
+
 import math
 
 import pytest

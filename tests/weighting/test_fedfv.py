@@ -1,3 +1,5 @@
+"""FedFV by hand, and on vectors as it was published."""
+
 import math
 
 import pytest

@@ -1,3 +1,5 @@
+"""FedMGDA+ by hand and at the ends of its ε."""
+
 import math
 
 import pytest

@@ -1,3 +1,5 @@
+"""FERERO: both solvers by hand, and the decay it promises."""
+
 import math
 
 import numpy as np

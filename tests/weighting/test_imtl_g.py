@@ -1,3 +1,5 @@
+"""IMTL-G by hand and against TorchJD."""
+
 import pytest
 import torch
 from tests.weighting.gradients import coefficients, jacobians, random, vector

@@ -1,3 +1,5 @@
+"""The weighted sum."""
+
 import pytest
 import torch
 

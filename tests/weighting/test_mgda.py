@@ -1,3 +1,5 @@
+"""MGDA by hand, with preferences, and against other solvers."""
+
 import math
 
 import pytest

@@ -1,3 +1,5 @@
+"""MoCo: tracked gradients and weights by hand."""
+
 import math
 from dataclasses import replace
 

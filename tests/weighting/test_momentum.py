@@ -1,3 +1,5 @@
+"""Momentum on coefficients: both rules by hand, and how far weights can drift."""
+
 import math
 from typing import Any
 

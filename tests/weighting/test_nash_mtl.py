@@ -1,3 +1,5 @@
+"""Nash-MTL by hand, and the equation that it solves."""
+
 import math
 
 import pytest

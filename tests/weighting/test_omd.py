@@ -1,3 +1,5 @@
+"""OMD on λ by hand: EG, AFL, GroupDRO, adaptive steps, optimism."""
+
 import math
 from typing import Any
 

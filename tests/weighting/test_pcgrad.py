@@ -1,3 +1,5 @@
+"""PCGrad by hand, on vectors, and against TorchJD."""
+
 import itertools
 import math
 from collections import Counter

@@ -1,3 +1,5 @@
+"""PMTL: the way to its region and the descent in it, by hand."""
+
 from typing import Any
 
 import pytest

@@ -1,3 +1,5 @@
+"""q-FFL by hand, and the step as it was published."""
+
 import math
 
 import pytest

@@ -1,3 +1,5 @@
+"""Ratios to the first losses instead of losses."""
+
 import math
 
 import pytest

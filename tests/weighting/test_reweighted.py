@@ -1,3 +1,5 @@
+"""A weighting on gradients that a preference has scaled."""
+
 import math
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple

@@ -1,3 +1,5 @@
+"""STCH and TERM by hand, and their limits."""
+
 import math
 
 import pytest

@@ -1,3 +1,5 @@
+"""TCH: all weight on the worst objective."""
+
 import pytest
 import torch
 

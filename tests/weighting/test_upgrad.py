@@ -1,3 +1,5 @@
+"""UPGrad by hand, as a mean of projections, and against TorchJD."""
+
 import numpy as np
 import pytest
 import torch

@@ -5,7 +5,7 @@
 
 A name is a task (all rows of tab:3) or a table on CIFAR-10 (what it is made of). Cells go to the folder named;
 `equipoise runs import` takes them from there. What is there already is not run again, and a run that the time limit
-cuts short goes on from its checkpoint the next time.
+cuts short goes on from its checkpoint the next time. A run in which a client's loss is not finite is left out.
 """  # noqa: D415
 
 import argparse
@@ -14,6 +14,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from equipoise.errors import NonFiniteLossError
 from equipoise.experiments import federated, plan
 from equipoise.experiments.cells import CellStore
 from equipoise.experiments.plan import Wanted
@@ -50,6 +51,9 @@ def main(arguments: list[str] | None = None) -> None:
             except TimeoutError as error:
                 print(f"{job.label}: {error}; kept in {store.folder / 'unfinished'}", flush=True)
                 sys.exit(3)
+            except NonFiniteLossError as error:
+                print(f"left out: {job.label}: {error}", flush=True)
+                continue
             seconds = time.monotonic() - began
             print(f"{job.label}: seeds {', '.join(map(str, job.seeds))}: {seconds:.1f} s", flush=True)
 

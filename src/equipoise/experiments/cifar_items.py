@@ -8,7 +8,7 @@ from equipoise.experiments.computing import gather, provide
 from equipoise.experiments.paper import Score
 from equipoise.experiments.plan import Wanted
 from equipoise.experiments.request import Item, Request
-from equipoise.experiments.sheets import MARKS, Page, Sheet
+from equipoise.experiments.sheets import MARKS, Page, Sheet, say_absent
 
 RATIOS = {"agnostic_ratio": "agnostic ratio ↓", "ratio_parity": "ratio parity ↓"}
 PREFERENCES = {
@@ -43,7 +43,8 @@ def _wanted(request: Request, name: str) -> list[Wanted]:
 # ------------------------------------------------------------------------------- tab:ratio
 def _table_ratio(request: Request) -> None:
     page = Page(request, "table-ratio", "Weights updated with ratios of losses (tab:ratio)")
-    found = gather(request, page.name, _wanted(request, page.name))
+    rows = _wanted(request, page.name)
+    found = gather(request, page.name, rows)
     titles: dict[Base, str] = {
         "first": "over the test loss of the model reported after the first round, as in the paper's table",
         "untrained": "over the test loss of the untrained model, as in the paper's text",
@@ -52,6 +53,7 @@ def _table_ratio(request: Request) -> None:
     for base, title in titles.items():
         if compared[base]:
             page.show(_sheet(f"tab:ratio, {_setting(request, 'cifar-rotation')}: {title}", compared[base], RATIOS))
+    say_absent(page, rows, {(entry.task, entry.row.name) for entry in found})
     if found:
         page.say(
             "Ada methods report the untrained model after the first round, all others one that was trained for a "
@@ -76,9 +78,10 @@ def _table_preference(request: Request) -> None:
             "reference points are loss 4 and accuracy 0.3 for both, and a point beyond them counts zero. Overall loss "
             "and accuracy: means over clients and preferences."
         )
+    shown = {one.method for one in compared}
+    say_absent(page, [one._replace(column="") for one in rows], {("cifar-two", name) for name in shown})
     _verdict(page, compared)
     seeds = {seed for one in compared for seed in one.seeds}
-    shown = {one.method for one in compared}
     results = (
         result
         for one in rows

@@ -10,7 +10,7 @@ from rich.table import Table
 
 from equipoise.experiments import conversions, paper
 from equipoise.experiments.conversions import Entry, Verdict
-from equipoise.experiments.request import Item, Request, bar, say, wrote_json
+from equipoise.experiments.request import Item, Request, bar, say, say_read, wrote_json
 
 WORKERS = 2
 
@@ -25,6 +25,15 @@ def items() -> dict[str, Item]:
 def _table_conversions(request: Request) -> None:
     store, console = request.store, request.console
     tasks = conversions.missing(store)
+    asked = [
+        conversions.Task(name, of) for name in conversions.names_of_problems() for of in conversions.families(name)
+    ]
+    members = {task: [conversions.cell_spec(task.problem, one) for one in task.family.members()] for task in asked}
+    found = [spec for task, specs in members.items() if task not in tasks for spec in specs]
+    total = sum(len(specs) for specs in members.values())
+    say_read(console, store, found, total, total - len(found))
+    if tasks and not found:
+        say(console, f"{total} runs to make; what is finished is kept in {store.folder}")
     started = time.perf_counter()
     with bar(console) as shown:
         job = shown.add_task("computing", total=len(tasks))

@@ -12,7 +12,7 @@ from equipoise.experiments.federated_tables import METRICS, Entry, Metric, as_js
 from equipoise.experiments.paper import Score
 from equipoise.experiments.plan import CIFAR, TABLES, Wanted
 from equipoise.experiments.request import Item, Request, say, wrote
-from equipoise.experiments.sheets import MARKS, Page, Sheet, grid
+from equipoise.experiments.sheets import MARKS, Page, Sheet, grid, say_absent
 
 MNIST = ("mnist-rotation", "mnist-class2", "mnist-class5")
 DIGITS = ("digits-rotation", "digits-class2", "digits-class5")
@@ -122,6 +122,7 @@ def _scores(
     for task, entries in _by_task(found):
         title = f"{label}, {_described(task, entries, page.request)}"
         page.show(_sheet(title, entries), _beside_paper(title, entries))
+    say_absent(page, rows, {(entry.task, entry.row.name) for entry in found})
     if note and any(entry.claimed for entry in found):
         page.say(note)
     if any(entry.row.output == "adaptive" for entry in found):
@@ -243,7 +244,8 @@ def _differences(page: Page, found: Sequence[Entry], bases: Mapping[str, str] | 
 # ------------------------------------------------------------------------------- tab:4
 def _table_time(request: Request) -> None:
     page = Page(request, "table-time", "Training time per round (tab:4)")
-    found = gather(request, page.name, wanted(request, (*MNIST, *CIFAR), METHODS))
+    asked = wanted(request, (*MNIST, *CIFAR), METHODS)
+    found = gather(request, page.name, asked)
     records = []
     for task, rows in _by_task(found):
         theirs = paper.SECONDS.get(task, {})
@@ -275,6 +277,7 @@ def _table_time(request: Request) -> None:
             )
         heads = ("method", "ms", "relative to LS", "paper, ms", "relative to LS")
         page.show(Sheet(f"tab:4, {task}: time per round and seed", heads, tuple(lines)))
+    say_absent(page, asked, {(entry.task, entry.row.name) for entry in found})
     devices = sorted({result["device"] for entry in found for result in entry.results})
     page.say(
         f"Ours: {', '.join(devices)}; rounds only, without evaluation; every run keeps all three outputs, the archive "
@@ -287,7 +290,8 @@ def _table_time(request: Request) -> None:
 # ------------------------------------------------------------------------------- digits
 def _table_digits(request: Request) -> None:
     page = Page(request, "table-digits", "The federated table on digits")
-    found = gather(request, page.name, wanted(request, DIGITS, (*METHODS, EXACT_FERERO)))
+    asked = wanted(request, DIGITS, (*METHODS, EXACT_FERERO))
+    found = gather(request, page.name, asked)
     for task, rows in _by_task(found):
         title = _described(task, rows, request)
         table = grid(f"{title}; best in bold", ("method", *HEADS.values()))
@@ -299,6 +303,7 @@ def _table_digits(request: Request) -> None:
             )
             table.add_row(entry.row.name, *cells)
         page.show(_sheet(title, rows), table)
+    say_absent(page, asked, {(entry.task, entry.row.name) for entry in found})
     if any(entry.row.output == "adaptive" for entry in found):
         page.show(_conversions(found))
     page.finish((result for entry in found for result in entry.results), as_json(found, request.preset))

@@ -4,6 +4,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator
 from functools import cache
+from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -34,8 +35,13 @@ class Group(NamedTuple):
     task: str
     method: str
     """The names under which tables have it, or its weighting."""
-    in_tables: bool
-    """Whether a table of this version uses them."""
+    table: str
+    """The table of this version that asks for them by itself; the first, if several do, empty if none does."""
+
+    @property
+    def in_tables(self) -> bool:
+        """Whether one does."""
+        return bool(self.table)
 
 
 def import_cells(folder: Path, store: CellStore) -> Imported:
@@ -64,28 +70,30 @@ def import_cells(folder: Path, store: CellStore) -> Imported:
 
 def count(folder: Path) -> Counter[Group]:
     """How many cells of each kind a folder has."""
-    used, labels = _used(), _labels()
+    tables, labels = _tables(), _labels()
     found: Counter[Group] = Counter()
     for path in sorted(folder.glob("*.json")) if folder.is_dir() else ():
         try:
             spec = load(path).spec
         except ValueError:
             continue
-        found[_group(spec, labels, in_tables=path.name in used)] += 1
+        found[_group(spec, labels, tables.get(path.name, ""))] += 1
     return found
 
 
-def _group(spec: dict[str, Any], labels: "_Labels", *, in_tables: bool) -> Group:
+def _group(spec: dict[str, Any], labels: "_Labels", table: str) -> Group:
     experiment, weighting = str(spec.get("experiment")), str(spec.get("weighting"))
     kind = weighting.partition("(")[0]
     if experiment != "federated":
-        return Group(experiment, str(spec.get("problem")).partition("(")[0], kind, in_tables)
+        problem = str(spec.get("problem"))
+        method = labels.settings.get((weighting, str(spec.get("conversion"))), kind)
+        return Group(experiment, labels.problems.get(problem, problem.partition("(")[0]), method, table)
     text = str(spec.get("task"))
     task = _ROUNDS.sub("", text)
     rounds, data = _ROUNDS.search(text), _DATA.search(text)
     name = labels.tasks.get(task, f"{data[1] if data else ''}, another task")
     methods = labels.methods.get((task, weighting, str(spec.get("transform"))), f"{kind}, other settings")
-    return Group(experiment, f"{name}, {rounds[1]} rounds" if rounds else name, methods, in_tables)
+    return Group(experiment, f"{name}, {rounds[1]} rounds" if rounds else name, methods, table)
 
 
 _ROUNDS = re.compile(r"rounds=(\d+)")
@@ -99,13 +107,17 @@ class _Labels(NamedTuple):
     """By a task without its rounds."""
     methods: dict[tuple[str, str, str], str]
     """By that, weighting and transform: the rows of the table that share the trajectory."""
+    problems: dict[str, str]
+    """By a problem, or a task that stands for one."""
+    settings: dict[tuple[str, str], str]
+    """Rows of the synthetic tables, by weighting and conversion."""
 
 
 @cache
 def _labels() -> _Labels:
     tasks: dict[str, str] = {}
     methods: dict[tuple[str, str, str], str] = {}
-    for preset, one in _rows():
+    for preset, _, one in _rows():
         task = _ROUNDS.sub("", repr(one.task))
         usual = one.task == federated.tasks(preset)[one.task_name]
         name = one.task_name if usual else f"{one.task_name}, {one.column}"
@@ -114,32 +126,45 @@ def _labels() -> _Labels:
         known = methods.get(key)
         if known is None or one.row.name not in known.split(", "):
             methods[key] = one.row.name if known is None else f"{known}, {one.row.name}"
-    return _Labels(tasks, methods)
+    problems: dict[str, object] = {name: setting.problem for name, setting in conversions.settings().items()}
+    problems |= conversions.crowds() | {name: federated.tasks()[name] for name in conversions.DIGITS}
+    rows = {
+        (repr(row.weighting), repr(row.conversion)): row.method
+        for preset in PRESETS
+        for row in synthetic.settings(preset)
+    }
+    return _Labels(tasks, methods, {repr(problem): name for name, problem in problems.items()}, rows)
 
 
-def _rows() -> Iterator[tuple[Preset, Wanted]]:
-    """Everything that a table asks for."""
+def _rows() -> Iterator[tuple[Preset, str, Wanted]]:
+    """Everything that a table asks for, or is asked for by the demo, with the table's name."""
     for preset in PRESETS:
-        for one in plan.rows(tuple(federated.tasks(preset)), (*METHODS, EXACT_FERERO), preset):
-            yield preset, one
+        for one in plan.rows(tuple(federated.tasks(preset)), (*METHODS, EXACT_FERERO, plan.DEFAULT), preset):
+            yield preset, f"table-{one.task_name.partition('-')[0]}", one
         for group in plan.GROUPS:
             if group != "text":
                 for one in plan.wanted(group, preset):
-                    yield preset, one
+                    yield preset, group, one
 
 
 @cache
-def _used() -> set[str]:
-    """The names of all cells that the tables of this version can ask for, with their own seeds and rounds."""
-    names = set()
-    for _, one in _rows():
+def _tables() -> dict[str, str]:
+    """Tables by the names of all cells that they can ask for, with their own seeds and rounds."""
+    names: dict[str, str] = {}
+    for _, table, one in _rows():
         job = one.job(SEEDS)
-        names |= {cell_name(job.spec(seed)) for seed in SEEDS}
+        for seed in SEEDS:
+            names.setdefault(cell_name(job.spec(seed)), table)
     for preset in PRESETS:
-        rows = (*synthetic.settings(preset), *synthetic.both_step_sizes(preset), *synthetic.excess_settings())
-        for setting in rows:
-            for problem in synthetic.PROBLEMS:
-                names |= {cell_name(synthetic.cell_spec(preset, problem, setting, s)) for s in synthetic.SEEDS}
+        tables = {
+            "table-hv": synthetic.settings(preset),
+            "table-step-size": synthetic.both_step_sizes(preset),
+            "table-excess": synthetic.excess_settings(),
+        }
+        for table, rows in tables.items():
+            for row, problem, seed in product(rows, synthetic.PROBLEMS, synthetic.SEEDS):
+                names.setdefault(cell_name(synthetic.cell_spec(preset, problem, row, seed)), table)
     for name in conversions.names_of_problems():
-        names |= {cell_name(conversions.cell_spec(name, row)) for row in conversions.configurations(name)}
+        for configuration in conversions.configurations(name):
+            names.setdefault(cell_name(conversions.cell_spec(name, configuration)), "table-conversions")
     return names

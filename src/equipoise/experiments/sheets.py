@@ -1,16 +1,19 @@
 """Tables as plain text cells: shown on the terminal, and written to a page of Markdown."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from rich import box
-from rich.table import Table
+from rich.console import Console
+from rich.table import Column, Table
+from rich.text import Text
 
 from equipoise.experiments.cells import Result, write_atomically
+from equipoise.experiments.plan import Wanted
 from equipoise.experiments.request import Request, say, wrote_json
 
-__all__ = ["MARKS", "Page", "Sheet", "grid"]
+__all__ = ["MARKS", "Page", "Sheet", "fitted", "grid", "listing", "say_absent"]
 
 MARKS = {True: "✓", False: "✗", None: " "}
 """Whether a number is the paper's, within two standard deviations."""
@@ -57,6 +60,60 @@ def grid(title: str, heads: Sequence[str]) -> Table:
         text = head in {"method", "task"}
         table.add_column(head, justify="left" if text else "right", no_wrap=True)
     return table
+
+
+def listing(*columns: str | Column) -> Table:
+    """A table of words."""
+    return Table(*columns, box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False)
+
+
+def fitted(console: Console, table: Table) -> Table:
+    """The table with columns so wide that no word is broken, where the console has the room for that.
+
+    Every column has its longest word; what is left goes first to those that need the least to have all their lines
+    whole. Heads count by their words.
+    """
+    heads = [_plain(column.header) for column in table.columns]
+    lines = [[line for cell in column.cells for line in _plain(cell).splitlines()] for column in table.columns]
+    words = [_longest(head.split()) for head in heads]
+    whole = [max(word, _longest(of)) for word, of in zip(words, lines, strict=True)]
+    parts = (_longest(part for line in of for part in line.split()) for of in lines)
+    widths = [max(word, part) for word, part in zip(words, parts, strict=True)]
+    natural = sum(max(len(head), full) for head, full in zip(heads, whole, strict=True))
+    frame = console.measure(table, options=console.options.update(width=natural + 100)).maximum - natural
+    room = console.width - frame
+    if natural <= room or sum(widths) > room:
+        return table
+    for k in sorted(range(len(widths)), key=lambda k: whole[k] - widths[k]):
+        widths[k] += min(whole[k] - widths[k], room - sum(widths))
+    for column, width in zip(table.columns, widths, strict=True):
+        column.width = width
+    return table
+
+
+def _longest(texts: Iterable[str]) -> int:
+    return max(map(len, texts), default=0)
+
+
+def _plain(cell: object) -> str:
+    return Text.from_markup(cell).plain if isinstance(cell, str) else str(cell)
+
+
+def say_absent(page: "Page", rows: Sequence[Wanted], shown: Container[tuple[str, str]]) -> None:
+    """Name the rows that were asked for and have no runs; nothing if all have, or none.
+
+    Args:
+        page: Where.
+        rows: What was asked for.
+        shown: Task and method of what the tables show.
+    """
+    lacking = [one for one in rows if (one.task_name, one.name) not in shown]
+    by_task = {
+        task: dict.fromkeys(one.name for one in lacking if one.task_name == task)
+        for task in dict.fromkeys(one.task_name for one in lacking)
+    }
+    if lacking and len(lacking) < len(rows):
+        page.say("Not shown, for want of runs: " + "; ".join(f"{t}: {', '.join(m)}" for t, m in by_task.items()))
 
 
 class Page:

@@ -256,6 +256,19 @@ def table(
     return cells
 
 
+def without_claim(cells: Sequence[TableCell]) -> str:
+    """Which cells are not counted, and why; empty if all are."""
+    free = [cell for cell in cells if cell.within is None]
+    if not free:
+        return ""
+    far = max(free, key=lambda cell: abs(cell.mean - cell.paper[0]))
+    return (
+        f"; no claim is made for the {len(free)} of {', '.join(dict.fromkeys(cell.method for cell in free))}, which by "
+        f"its definition gives {far.mean:.3f} on {far.problem}, where the paper has {far.paper[0]:.3f}, and no setting "
+        "comes near that: equipoise reproduce table-excess"
+    )
+
+
 def _imbalance(losses: list[list[list[float]]]) -> float:
     """The median over seeds and preferences of largest/smallest w_i f_i − 1; what diverged does not count."""
     values = metrics.imbalance(torch.tensor(losses, dtype=torch.float64), preference.linspace(PREFERENCES))

@@ -13,6 +13,7 @@ from equipoise.experiments import figures, synthetic
 from equipoise.experiments.cells import CellStore
 from equipoise.experiments.request import Item, Request, bar, say, say_read, wrote, wrote_json
 from equipoise.problems import VLMOP2
+from equipoise.registry import methods
 from equipoise.simplex import Entropic, Euclidean
 from equipoise.solver import Run, solve_many
 from equipoise.weighting import OMD, Linear, SmoothTchebycheff, Tchebycheff
@@ -33,6 +34,9 @@ def items() -> dict[str, Item]:
         ),
         "fig-adaptive": Item("fig:1", "Figure 1", "A sample run of the adaptive conversion", _fig_adaptive, figure),
         "fig-vlmop2": Item("fig:2", "Figure 2", "Ten methods on VLMOP2", _fig_vlmop2, figure),
+        "fig-overview": Item(
+            "-", "README", "LS, TCH, AdaOMD-TCH and the library's default on VLMOP2", _fig_overview, figure
+        ),
         "fig-fronts": Item("fig:4, fig:8, fig:10", "appendix B", "All methods on all problems", _fig_fronts, figure),
         "fig-middle-ground": Item(
             "fig:9",
@@ -76,9 +80,8 @@ def _table_hv(request: Request) -> None:
     claimed = [cell for cell in cells if cell.within is not None]
     if preset == "published":
         outside = [cell for cell in claimed if not cell.within]
-        console.print(
-            f"{len(claimed) - len(outside)} of {len(claimed)} cells within tolerance of the paper", highlight=False
-        )
+        count = f"{len(claimed) - len(outside)} of {len(claimed)} cells within tolerance of the paper"
+        say(console, count + synthetic.without_claim(cells))
         for cell in outside:
             allowed = synthetic.tolerance(cell.method, cell.problem)
             console.print(
@@ -183,6 +186,35 @@ def _fig_vlmop2(request: Request) -> None:
     titles = {"OMDgd-TCH": "OMD-TCH", "AdaOMDgd-TCH": "AdaOMD-TCH"}
     figure = figures.front_grid(panels, preference.linspace(synthetic.PREFERENCES), titles)
     wrote(request, figures.save(figure, request.out, f"fig-vlmop2-{request.preset}"))
+
+
+_OVERVIEW = {
+    "LS": "weighted sum (LS)",
+    "TCH": "worst objective (TCH)",
+    "AdaOMDgd-TCH": "AdaOMD-TCH (paper)",
+    "equipoise": "equipoise (default)",
+}
+
+
+def _fig_overview(request: Request) -> None:
+    ours = methods()["equipoise"]
+    rows = [row for row in synthetic.settings(request.preset) if row.method in _OVERVIEW]
+    rows.append(synthetic.Setting("equipoise", ours.weighting, ours.conversion, 0.02))
+    store = _ensure(request, ["VLMOP2"], rows)
+    problem, weights = VLMOP2(), preference.linspace(synthetic.PREFERENCES)
+    cells = {cell.method: cell for cell in synthetic.table(store, request.preset, ["VLMOP2"], rows)}
+    panels = [[(problem, method, figures.tensor(cells[method].losses)) for method in _OVERVIEW]]
+    titles = {method: f"{title}\n{_off(cells[method].imbalance)}" for method, title in _OVERVIEW.items()}
+    figure = figures.front_grid(panels, weights, titles, size=1.6)
+    figure.axes[0].set(xticks=(0, 0.5, 1), yticks=(0, 0.5, 1))  # shared by all panels
+    wrote(request, figures.save(figure, request.out, f"fig-overview-{request.preset}"))
+
+
+def _off(imbalance: float) -> str:
+    """How far the median solution is from its ray, in words."""
+    if imbalance < 0.001:
+        return "off by < 0.1 %"
+    return "off by > 999 %" if imbalance >= 10 else f"off by {100 * imbalance:.1f} %"
 
 
 def _fig_fronts(request: Request) -> None:

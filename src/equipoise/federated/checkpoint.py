@@ -61,7 +61,7 @@ class Checkpoint:
             list(tensors["coefficients"]),
             list(tensors["archive"]),
             {name: _points(part(f"curves.{name}")) for name in server.curves},
-            float(tensors["seconds"]),
+            tensors["seconds"].tolist(),
         )
 
     def due(self) -> bool:

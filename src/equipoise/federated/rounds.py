@@ -73,8 +73,8 @@ class Result(NamedTuple):
     history: History
     curves: dict[str, Curve]
     """By output, as often as was asked for."""
-    seconds: float
-    """Time spent on rounds, without evaluation."""
+    seconds: list[float]
+    """Time of every round, without evaluation; on a GPU that of the first one is mostly compilation."""
 
 
 def outputs() -> dict[str, Conversion[Any]]:
@@ -186,7 +186,7 @@ def simulate(
         looked_at = looked_at or (evaluate_first and server.round == 1)
         if where.type == "cuda" and (looked_at or last):  # what follows is not part of the rounds' time
             torch.cuda.synchronize(where)
-        server.seconds += time.perf_counter() - began
+        server.seconds.append(time.perf_counter() - began)
         if looked_at:
             for name, answer in run.answers(server).items():
                 on = {part: worker.evaluate(answer, server.buffers, part) for part in parts}

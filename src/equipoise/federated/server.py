@@ -1,7 +1,7 @@
 """The server: what it holds between rounds, and what it does in one."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -75,7 +75,8 @@ class Server:
     archive: list[Tensor]
     """Of every round, (S,)."""
     curves: dict[str, Curve]
-    seconds: float = 0.0
+    seconds: list[float] = field(default_factory=list)
+    """Of every round, without evaluation."""
     watched: Watched | None = None
 
 

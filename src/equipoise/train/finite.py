@@ -1,15 +1,17 @@
-"""Losses that are not finite: found at once, or one step late where looking would make a device wait."""
+"""Losses that are not finite, or too low: found at once, or one step late where looking would make a device wait."""
 
 import math
+import warnings
 from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
-from equipoise.errors import NonFiniteLossError
+from equipoise.errors import IdealPointWarning, NonFiniteLossError
 from equipoise.host import Fetched, fetch
+from equipoise.weighting.floor import below, lowered
 
-__all__ = ["Watch", "blame"]
+__all__ = ["Floor", "Watch", "blame"]
 
 
 class _Shown(NamedTuple):
@@ -17,10 +19,51 @@ class _Shown(NamedTuple):
 
     step: int
     values: Fetched
+    present: Fetched | None
+    """The mask, where it is needed."""
+    floor: "Floor | None"
+
+
+class Floor:
+    """Warns, once, of a loss that lies too low for the preference to mean what it says.
+
+    Args:
+        names: The objectives, for the message.
+        least: See `weighting.floor`, (m,); None: nothing is too low.
+    """
+
+    def __init__(self, names: tuple[str, ...], least: Tensor | None) -> None:
+        self.names, self.least = names, least
+        self._limits = torch.empty(0) if least is None else lowered(least)
+        self._most = -math.inf if least is None else float(self._limits.max())
+
+    @property
+    def open(self) -> bool:
+        """Whether there is still something to be said."""
+        return self.least is not None
+
+    @property
+    def masks(self) -> bool:
+        """Whether an absent objective, whose loss is 0 here, could be taken for one that is too low."""
+        return self._most > 0
+
+    def look(self, values: Tensor, present: Tensor | None, step: int) -> None:
+        """Look at losses (m,) on the host, 0 where absent."""
+        if self.least is None or float(values.min()) >= self._most:
+            return
+        low = values < self._limits
+        if present is not None:
+            low = low & present
+        if bool(low.any()):
+            worst = int(torch.where(low, values - self.least, torch.inf).argmin())
+            where = f"objective {self.names[worst]} in step {step}"
+            text = below(float(values[worst]), float(self.least[worst]), where)
+            self.least = None
+            warnings.warn(f"{text}; this is said once", IdealPointWarning, stacklevel=4)
 
 
 class Watch:
-    """Raises NonFiniteLossError for the losses it is shown.
+    """Raises NonFiniteLossError for the losses it is shown, and lets a `Floor` look at them.
 
     Args:
         names: The objectives, for the message.
@@ -32,18 +75,35 @@ class Watch:
         self.names, self.when = names, when
         self._shown: list[_Shown] = []
 
-    def show(self, values: Tensor, step: int) -> None:
-        """Look at losses (m,), now or later."""
+    def show(self, values: Tensor, step: int, floor: Floor | None = None, mask: Tensor | None = None) -> None:
+        """Look at losses (m,), now or later.
+
+        Args:
+            values: The losses, 0 where absent.
+            step: Of which step.
+            floor: What they must not lie below, if anything.
+            mask: Who is present, (m,).
+        """
+        floor = floor if floor is not None and floor.open else None
+        mask = mask if floor is not None and floor.masks else None
         if self.when == "now":
+            if floor is None:
+                _refuse(values, self.names, step)
+                return
+            values = values.cpu()
             _refuse(values, self.names, step)
+            floor.look(values, None if mask is None else mask.cpu(), step)
         else:
-            self._shown.append(_Shown(step, fetch(values)))
+            self._shown.append(_Shown(step, fetch(values), None if mask is None else fetch(mask), floor))
 
     def settle(self) -> None:
         """Look at what was shown before."""
         shown, self._shown = self._shown, []
-        for step, values in shown:
-            _refuse(values.wait(), self.names, step)
+        for step, fetched, present, floor in shown:
+            values = fetched.wait()
+            _refuse(values, self.names, step)
+            if floor is not None:
+                floor.look(values, None if present is None else present.wait(), step)
 
 
 def _refuse(values: Tensor, names: tuple[str, ...], step: int) -> None:

@@ -24,13 +24,14 @@ from equipoise.train.checkpoint import check_configuration, check_tensors, descr
 from equipoise.train.courier import Aside, Courier, ToHost
 from equipoise.train.disk import OnDisk
 from equipoise.train.distributed import Group, Seen, everywhere, mean_losses, mean_rows
-from equipoise.train.finite import Watch, sound
+from equipoise.train.finite import Floor, Watch, sound
 from equipoise.train.gradients import jacobian_rows, row_dtype, steered
 from equipoise.train.losses import Counts, Losses, check_graph, stack_counts, stack_losses
 from equipoise.train.monitor import describe_step, duals
 from equipoise.train.pending import Call, Mean, Pending
 from equipoise.train.slots import Slots, on_device, on_host
 from equipoise.weighting import Linear, Weighting
+from equipoise.weighting.floor import floor
 
 __all__ = ["MultiObjective"]
 
@@ -162,9 +163,9 @@ class MultiObjective:
         self._dtype = torch.promote_types(floats[0], torch.float32) if floats else torch.float32
         self._device = next(iter(start.values())).device
         self._skips = on_nonfinite == "skip"
-        self._check = check
-        self._store = store
+        self._check, self._store = check, store
         self._watch, self._replayed = self._new_watch(), self._new_replay()
+        self._floor = Floor(self._labels, floor(weighting, w))
         self._looks_ahead = _looks_ahead(weighting)
         self._accumulates = False
         self._compared: Literal["", "training", "given"] = ""
@@ -215,7 +216,7 @@ class MultiObjective:
             seen = mean_losses(values, stack_counts(counts, self.names, values), self._group)
             if self._skips and not sound(seen.values):
                 return self._skip()
-            self._watch.show(seen.values, self.step + 1)
+            self._watch.show(seen.values, self.step + 1, self._floor, seen.mask)
             if self._within is not None:
                 return self._scalar(f, seen, *self._within)
             if self._pending.calls > 0 and not self._pending.waiting and self._cleared():

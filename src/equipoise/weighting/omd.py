@@ -146,6 +146,11 @@ class OMD(Weighting[OMDState]):
         """They are."""
         return True
 
+    @property
+    def origin(self) -> Ideal:
+        """The ideal point."""
+        return self.ideal
+
     def weights(self, state: OMDState) -> Tensor:
         """λ, shape (*B, m)."""
         return self.mirror.weights(state.dual)

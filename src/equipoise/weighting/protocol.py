@@ -96,6 +96,11 @@ class Weighting(Protocol[S]):
         """
         return False
 
+    @property
+    def origin(self) -> Ideal | None:
+        """The ideal point z of max_i w_i (f_i − z_i), below which no loss should lie; None for another aim."""
+        return None
+
 
 class Wrapper(Weighting[S]):
     """A weighting around another one, `inner`, that asks for what the inner one asks for."""
@@ -116,6 +121,11 @@ class Wrapper(Weighting[S]):
     def dual(self) -> bool:
         """Whether the inner weighting's coefficients are λ∘w."""
         return self.inner.dual
+
+    @property
+    def origin(self) -> Ideal | None:
+        """That of the inner weighting."""
+        return getattr(self.inner, "origin", None)
 
 
 class Observed(NamedTuple):

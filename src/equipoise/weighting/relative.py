@@ -8,7 +8,7 @@ from torch import Tensor
 
 from equipoise.batch import check_state, fit_mask
 from equipoise.errors import require
-from equipoise.weighting.protocol import Weighting, Wrapper, emit, working_dtype
+from equipoise.weighting.protocol import Ideal, Weighting, Wrapper, emit, working_dtype
 
 S = TypeVar("S")
 
@@ -82,6 +82,12 @@ class Relative(Wrapper[RelativeState[S]]):
     def rows(self, state: RelativeState[S]) -> Tensor | None:
         """Those of the inner weighting."""
         return self.inner.rows(state.inner)
+
+    @property
+    def origin(self) -> Ideal | None:
+        """0, if the inner weighting has that: a ratio has the sign of its loss. Another one is a ratio, not a loss."""
+        inner = super().origin
+        return inner if isinstance(inner, float | int) and inner == 0 else None
 
 
 def _ratio(values: Tensor, first: Tensor) -> Tensor:

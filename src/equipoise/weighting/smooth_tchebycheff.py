@@ -68,6 +68,11 @@ class SmoothTchebycheff(Weighting[Stateless]):
         """They are, unless w is scaled to mean one."""
         return self.normalize == "sum"
 
+    @property
+    def origin(self) -> Ideal:
+        """The ideal point."""
+        return self.ideal
+
     def value(self, losses: Tensor, preference: Tensor) -> Tensor:
         """μ log Σ exp(w_i (f_i − z_i)/μ), for "mean" less its μ log m (TERM), shape (*B,)."""
         gain = observe(losses, preference, self.ideal, None).gain

@@ -64,6 +64,11 @@ class Tchebycheff(Weighting[Stateless]):
         """They are, unless the factor w is dropped."""
         return self.scale == "preference"
 
+    @property
+    def origin(self) -> Ideal:
+        """The ideal point."""
+        return self.ideal
+
     def value(self, losses: Tensor, preference: Tensor) -> Tensor:
         """max_i w_i (f_i − z_i), shape (*B,)."""
         return observe(losses, preference, self.ideal, None).gain.amax(-1)
