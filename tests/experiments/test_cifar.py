@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 import equipoise as eq
 from equipoise.cli import app
 from equipoise.datasets import Dataset
-from equipoise.errors import UnknownNameError
+from equipoise.errors import NonFiniteLossError, UnknownNameError
 from equipoise.experiments import bare, federated, federated_figures, paper, plan, runs
 from equipoise.experiments.cells import CellStore, cell_name
 from equipoise.experiments.cifar_tables import Compared, compare_preferences, compare_ratios, ratios
@@ -134,6 +134,10 @@ def test_where_the_losses_come_from():
     ]
     assert [federated.evaluated_on(text, data, "text").loss for data in sources] == ["received", "full", "validation"]
     assert federated.evaluated_on(published, "mini") == published  # its cells are those of tab:3
+    apart = federated.evaluated_on(published, "val for dominance")
+    assert (apart.loss, apart.dominance) == ("trajectory", "validation-trajectory")
+    apart = federated.evaluated_on(text, "val for dominance", "text")
+    assert (apart.loss, apart.dominance) == ("received", "validation")
 
 
 def test_the_ratio_trick():
@@ -195,8 +199,10 @@ def test_every_group_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     options = ["--rounds", "2", "--seeds", "0", "--precision", "float32", "--out", str(out)]
     bare.main(["table-evaluation-data", "table-ratio", "table-preference", *options])
     lines = capsys.readouterr().out.splitlines()
-    assert len(lines) == 6 + 8 + 3 * 10 == len(list(out.glob("*.json")))
-    assert sum("validation-trajectory loss" in line for line in lines) == 2
+    assert len(lines) == 8 + 8 + 10  # the preferences of a method together
+    assert len(list(out.glob("*.json"))) == 8 + 8 + 3 * 10
+    assert sum("validation-trajectory loss: seeds" in line for line in lines) == 2
+    assert sum("validation-trajectory loss for dominance" in line for line in lines) == 2
     assert sum("preference 0.75, 0.25" in line for line in lines) == 10
     assert sum("span='first'" in line for line in lines) == 1
     bare.main(["table-ratio", "--methods", "TCH,STCH", *options])
@@ -216,7 +222,7 @@ def test_a_group_and_a_task_may_be_mixed(tmp_path: Path, capsys: pytest.CaptureF
 def test_what_a_cell_holds(small: Dataset, store: CellStore):
     (one,) = [one for one in only("table-cifar", "equipoise", 5) if one.task_name == "cifar-rotation"]
     job = one.job((0,), "float32")
-    federated.run(store, job)
+    federated.run(store, [job])
     result = store.read(job.spec(0))
     assert result is not None
     assert set(result["outputs"]) == {"last", "average", "adaptive", "own"}
@@ -262,16 +268,53 @@ def test_a_preference_decides_the_steps(small: Dataset):
 
 
 @pytest.mark.usefixtures("small")
+def test_preferences_are_run_together(tmp_path: Path):
+    rows = [one for name in ("LS", "equipoise") for one in only("table-preference", name, 2)]
+    jobs = [one.job((0, 25), "float32") for one in rows]
+    assert [[job.preference for job in group] for group in federated.alike(jobs)] == [list(PREFERENCES)] * 2
+    whole, single = (CellStore(tmp_path / name, ()) for name in ("whole", "single"))
+    for group in federated.alike(jobs):
+        assert federated.attempt(whole, group, together=6) == []
+        for job in group:
+            federated.run(single, [job])
+            for seed in job.seeds:
+                a, b = (store.read(job.spec(seed)) for store in (whole, single))
+                assert a is not None
+                assert b is not None
+                for output, scores in b["outputs"].items():
+                    assert a["outputs"][output]["test"]["client_losses"] == pytest.approx(
+                        scores["test"]["client_losses"], rel=1e-3
+                    )
+    with pytest.raises(ValueError, match="jobs must differ in their preferences alone"):
+        federated.run(whole, jobs)
+
+
+def test_where_one_of_several_is_lost_the_others_are_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    jobs = [one.job((0,)) for one in only("table-preference", "TCH", 2)]
+    tried: list[list[federated.Preference | None]] = []
+
+    def run(_store: CellStore, group: list[federated.Job], **_options: object) -> None:
+        tried.append([job.preference for job in group])
+        if (0.75, 0.25) in tried[-1]:
+            raise NonFiniteLossError("loss must be finite")
+
+    monkeypatch.setattr(federated, "run", run)
+    lost = federated.attempt(CellStore(tmp_path, ()), jobs)
+    assert [job.preference for job, _ in lost] == [(0.75, 0.25)]
+    assert tried == [list(PREFERENCES), *([one] for one in PREFERENCES)]
+
+
+@pytest.mark.usefixtures("small")
 def test_a_time_limit_leaves_a_checkpoint(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     (one,) = [one for one in only("table-cifar", "LS", 4) if one.task_name == "cifar-class5"]
     whole, stopped = (CellStore(tmp_path / name, ()) for name in ("whole", "stopped"))
     job = one.job((0,), "float32")
-    federated.run(whole, job)
+    federated.run(whole, [job])
     with pytest.raises(TimeoutError, match="time is up after round 1 of 4"):
-        federated.run(stopped, job, deadline=time.monotonic())
+        federated.run(stopped, [job], deadline=time.monotonic())
     assert list(stopped.folder.glob("*.json")) == []
     seen: list[int] = []
-    federated.run(stopped, job, progress=seen.append)
+    federated.run(stopped, [job], progress=seen.append)
     assert seen == [2, 3, 4]
     a, b = (found.read(job.spec(0)) for found in (whole, stopped))
     assert a is not None

@@ -15,7 +15,7 @@ import equipoise as eq
 from equipoise.errors import NonFiniteLossError, UnknownNameError
 from equipoise.experiments import bare, federated
 from equipoise.experiments.cells import CellStore
-from equipoise.experiments.federated import EXACT_FERERO, METHODS, SEEDS, Job, missing, row, sized, spec, tasks, tuned
+from equipoise.experiments.federated import EXACT_FERERO, METHODS, SEEDS, Job, absent, row, sized, spec, tasks, tuned
 from equipoise.federated import Dense, PartialClass, Participation, ResNet18, ResNet20, Rotation, simulate
 from equipoise.federated.stacked import Stacked
 from equipoise.weighting import DualDescent
@@ -158,14 +158,14 @@ def store(tmp_path: Path) -> CellStore:
 
 def jobs(store: CellStore, names: tuple[str, ...], seeds: tuple[int, ...] = (0,), rounds: int = 2) -> list[Job]:
     rows = [row(name, "digits-rotation") for name in names]
-    return missing(store, "digits-rotation", rows, seeds, "published", rounds)
+    return absent(store, "digits-rotation", sized(tasks()["digits-rotation"], rounds), rows, seeds)
 
 
 def test_a_finished_cell_is_not_run_again(store: CellStore):
     (job,) = jobs(store, ("LS",), (0, 25))
     assert job.seeds == (0, 25)
     assert job.task.rounds == 2
-    federated.run(store, job)
+    federated.run(store, [job])
     assert jobs(store, ("LS",), (0, 25)) == []
     (rest,) = jobs(store, ("LS",), (0, 25, 37))
     assert rest.seeds == (37,)
@@ -178,7 +178,7 @@ def test_rows_of_the_same_weighting_share_a_trajectory(store: CellStore):
     assert job.method.weighting == eq.OMD(10 * 0.03, eq.Euclidean())
     assert len(jobs(store, ("OMDeg-TCH", "AdaOMDeg-TCH"))) == 2  # 0.3 and 0.1
     assert len(jobs(store, ("LS", "PropFair"))) == 2  # one weighting, two losses
-    federated.run(store, job)
+    federated.run(store, [job])
     assert jobs(store, ("AdaOMDgd-TCH",)) == []
     result = store.read(spec(job.task, job.method, 0))
     assert result is not None
@@ -187,7 +187,7 @@ def test_rows_of_the_same_weighting_share_a_trajectory(store: CellStore):
 
 def test_a_cell_of_other_settings_is_another_cell(store: CellStore):
     (job,) = jobs(store, ("OMDgd-TCH",))
-    federated.run(store, job)
+    federated.run(store, [job])
     task, method = job.task, job.method
     asked = spec(task, method, 0)
     assert store.read(asked) is not None
@@ -210,7 +210,7 @@ def test_a_cell_of_other_settings_is_another_cell(store: CellStore):
 def test_what_a_cell_holds(store: CellStore):
     (job,) = jobs(store, ("OMDgd-TCH",), (0,), 10)
     seen: list[int] = []
-    federated.run(store, job, progress=seen.append)
+    federated.run(store, [job], progress=seen.append)
     assert seen == list(range(1, 11))
     cell = store.read(spec(job.task, job.method, 0))
     assert cell is not None
@@ -246,7 +246,7 @@ def test_seeds_together_or_one_by_one(tmp_path: Path):
         store = CellStore(tmp_path / str(together), ())
         (job,) = jobs(store, ("OMDeg-TCH",), (0, 25))
         seen: list[int] = []
-        federated.run(store, job, together=together, progress=seen.append)
+        federated.run(store, [job], together=together, progress=seen.append)
         assert seen == ([1, 2, 3, 4] if together == 1 else [2, 4])
         cells.append([store.read(spec(job.task, job.method, seed)) for seed in (0, 25)])
     for alone, beside in zip(*cells, strict=True):
@@ -271,7 +271,7 @@ def interrupted(store: CellStore, job: Job, at: int, monkeypatch: pytest.MonkeyP
     with monkeypatch.context() as hasty:
         hasty.setattr(federated, "simulate", lambda *a, **k: simulate(*a, **k, checkpoint_seconds=0))
         with pytest.raises(StoppedError):
-            federated.run(store, job, progress=stop, **options)
+            federated.run(store, [job], progress=stop, **options)
 
 
 def test_an_interrupted_run_goes_on_and_gives_the_same_cell(tmp_path: Path, monkeypatch):
@@ -284,7 +284,7 @@ def test_an_interrupted_run_goes_on_and_gives_the_same_cell(tmp_path: Path, monk
             assert list(store.folder.glob("*.json")) == []
             assert len(list((store.folder / "unfinished").iterdir())) == 1
         seen: list[int] = []
-        federated.run(store, job, progress=seen.append)
+        federated.run(store, [job], progress=seen.append)
         assert seen[0] == (8 if name == "interrupted" else 1)
         cell = store.read(spec(job.task, job.method, 0))
         assert cell is not None
@@ -298,7 +298,7 @@ def test_an_unfinished_run_of_other_seeds_is_no_obstacle(store: CellStore, monke
     (first,) = jobs(store, ("LS",), (0, 25))
     interrupted(store, first, 2, monkeypatch, together=2)
     (other,) = jobs(store, ("LS",), (0, 37))
-    federated.run(store, other, together=2)
+    federated.run(store, [other], together=2)
     assert store.read(spec(other.task, other.method, 37)) is not None
 
 
@@ -314,7 +314,7 @@ def test_a_seed_that_diverges_leaves_the_cells_of_the_others(store: CellStore, m
 
     monkeypatch.setattr(Stacked, "train", spoil)
     with pytest.raises(NonFiniteLossError, match="found nan for client 3, seed 25, round 1"):
-        federated.run(store, job)
+        federated.run(store, [job])
     assert store.read(spec(job.task, job.method, 0)) is not None
     (rest,) = jobs(store, ("LS",), (0, 25))
     assert rest.seeds == (25,)

@@ -253,10 +253,11 @@ def forbidden(*_arguments, **_options):
 def test_a_run_that_diverges_is_left_out_and_the_others_are_shown(tmp_path, monkeypatch):
     honest = federated.run
 
-    def run(store, job, **options):
+    def run(store, jobs, **options):
+        (job,) = jobs
         if "Tchebycheff" in repr(job.method.weighting):
             raise NonFiniteLossError("loss must be finite; found nan for client 3, seed 0, round 2")
-        honest(store, job, **options)
+        honest(store, jobs, **options)
 
     monkeypatch.setattr(federated, "run", run)
     output = command(
@@ -332,7 +333,8 @@ def test_fl_takes_other_methods_of_the_registry_and_other_settings(tmp_path):
 def test_tuning_takes_the_smallest_training_loss_of_the_worst_client(tmp_path, monkeypatch):
     losses = {0.1: 0.9, 0.2: 0.4, 0.5: 0.6}
 
-    def run(store, job, **_options):
+    def run(store, jobs, **_options):
+        (job,) = jobs
         loss = losses[job.method.weighting.alpha]
         if loss == 0.6:
             raise NonFiniteLossError("loss must be finite; found inf for client 0, seed 0, round 1")

@@ -217,6 +217,20 @@ def test_a_preference(toy):
     close(tch.history.coefficients[0, 0], torch.tensor([2.7, 0.0, 0.0]))
 
 
+@pytest.mark.parametrize("name", ["LS", "TCH", "EPO", "FERERO", "equipoise"])
+def test_every_seed_may_have_its_own_preference(name: str, toy):
+    small = toy((6, 9, 4))
+    task = Task("toy", small.split, LINEAR, LocalWork(1), 3)
+    w = [(0.2, 0.3, 0.5), (0.6, 0.3, 0.1)]
+    together = simulate(task, name, seeds=(5, 5), preference=w, dataset=small.dataset)
+    assert not torch.equal(together.params["last"]["1.weight"][0], together.params["last"]["1.weight"][1])
+    for k, own in enumerate(w):
+        alone = simulate(task, name, seeds=(5,), preference=own, dataset=small.dataset)
+        close(together.history.coefficients[:, k], alone.history.coefficients[:, 0])
+        for output, params in alone.params.items():
+            close({n: t[k] for n, t in together.params[output].items()}, {n: t[0] for n, t in params.items()})
+
+
 # --- which models, which losses
 
 
@@ -310,6 +324,28 @@ def test_loss_sources(loss, size: int | None):
         close(found.history.losses[t - 1, 0], torch.tensor(values))
         theta = {n: sum(s[n] for s in sent) / 4 for n in theta}  # type: ignore[misc]
     close({n: t[0] for n, t in found.params["last"].items()}, theta)
+
+
+@pytest.mark.parametrize("dominance", [loss for loss in LOSSES if loss != "received"])
+def test_the_dominance_test_may_have_other_losses(dominance):
+    """λ has its own: the run goes as without them, and the archive as in a run that has them for both."""
+    task = Task("digits", PartialClass(3, 4), Dense((64, 10)), LocalWork(4, None, 1.0), 12, "received")
+    compared = replace(task, dominance=dominance)
+    plain, split = simulate(task, OMDGD), simulate(compared, OMDGD)
+    equal(tuple(split.history)[:2], tuple(plain.history)[:2])
+    equal(split.params["last"], plain.params["last"])
+    # Coefficients of LS depend on no losses.
+    split, whole = simulate(compared, "LS"), simulate(replace(task, loss=dominance), "LS")
+    equal(split.history.archive, whole.history.archive)
+    equal(split.params, whole.params)
+    assert not torch.equal(split.history.losses, whole.history.losses)
+
+
+def test_a_task_is_named_as_before_where_dominance_is_not_given():
+    assert "dominance" not in repr(DIGITS)
+    assert repr(replace(DIGITS, dominance="full")).endswith(", dominance='full')")
+    with pytest.raises(ValueError, match=r"dominance must be None or one of trajectory, .*; found test"):
+        replace(DIGITS, dominance="test")  # type: ignore[arg-type]
 
 
 def test_what_is_held_out_is_not_tested_on():
@@ -845,7 +881,10 @@ def test_participation(settings: dict[str, float], message: str):
         ({"seeds": ()}, r"seeds must hold at least one seed; found \(\)"),
         ({"preference": (0.5, 0.5)}, "preference must have 3 entries, one per objective; found 2"),
         ({"preference": (0.5, 0.5, 0.5)}, "preference must be non-negative and sum to 1; found sum 1.5"),
-        ({"preference": torch.full((2, 3), 1 / 3), "seeds": (0, 1)}, "preference must have shape"),
+        (
+            {"preference": torch.full((3, 3), 1 / 3), "seeds": (0, 1)},
+            r"preference must have shape \(3,\), or \(2, 3\) by seed; found \(3, 3\)",
+        ),
         ({"evaluate_every": 0}, "evaluate_every must be at least 1; found 0"),
         ({"evaluate_parts": ()}, r'evaluate_parts must be "train", "test" or both; found \(\)'),
         ({"evaluate_parts": ("validation",)}, 'evaluate_parts must be "train", "test" or both'),

@@ -14,7 +14,6 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from equipoise.errors import NonFiniteLossError
 from equipoise.experiments import federated, plan
 from equipoise.experiments.cells import CellStore
 from equipoise.experiments.plan import Wanted
@@ -37,25 +36,21 @@ def main(arguments: list[str] | None = None) -> None:
     chosen = parser.parse_args(arguments)
     deadline = None if chosen.limit_s is None else time.monotonic() + chosen.limit_s
     store = CellStore(chosen.out, ())
-    for one in list(_wanted(chosen)):
-        seeds = [int(seed) for seed in chosen.seeds.split(",")] if chosen.seeds else federated.seeds_of(one.task_name)
-        precision = federated.precision_of(one.task_name, chosen.precision)
-        jobs = federated.absent(store, one.task_name, one.task, [one.row], seeds, precision, one.preference)
-        for job in jobs:
-            began = time.monotonic()
-            if deadline is not None and began >= deadline:
-                print("time is up: what is left was not begun", flush=True)
-                sys.exit(3)
-            try:
-                federated.run(store, job, device=chosen.device, folder=chosen.data, deadline=deadline)
-            except TimeoutError as error:
-                print(f"{job.label}: {error}; kept in {store.folder / 'unfinished'}", flush=True)
-                sys.exit(3)
-            except NonFiniteLossError as error:
-                print(f"left out: {job.label}: {error}", flush=True)
-                continue
-            seconds = time.monotonic() - began
-            print(f"{job.label}: seeds {', '.join(map(str, job.seeds))}: {seconds:.1f} s", flush=True)
+    seeds = [int(seed) for seed in chosen.seeds.split(",")] if chosen.seeds else None
+    for jobs in federated.alike(plan.absent(store, list(_wanted(chosen)), seeds, chosen.precision)):
+        label = "; ".join(f"{job.label}: seeds {', '.join(map(str, job.seeds))}" for job in jobs)
+        began = time.monotonic()
+        if deadline is not None and began >= deadline:
+            print("time is up: what is left was not begun", flush=True)
+            sys.exit(3)
+        try:
+            lost = federated.attempt(store, jobs, device=chosen.device, folder=chosen.data, deadline=deadline)
+        except TimeoutError as error:
+            print(f"{label}: {error}; kept in {store.folder / 'unfinished'}", flush=True)
+            sys.exit(3)
+        for job, why in lost:
+            print(f"left out: {job.label}: {why}", flush=True)
+        print(f"{label}: {time.monotonic() - began:.1f} s", flush=True)
 
 
 def _wanted(chosen: argparse.Namespace) -> Iterator[Wanted]:

@@ -39,32 +39,25 @@ def compute(
     Returns:
         The jobs in which a client's loss was not finite: they stopped, the others were done.
     """
-    failed = []
+    failed: list[tuple[Job, NonFiniteLossError]] = []
     total = sum(len(job.seeds) * job.task.rounds for job in jobs)
     done = 0
     started = time.perf_counter()
     with bar(console) as shown:
         task = shown.add_task("rounds", total=total)
-        for job in jobs:
-            label = f"{job.task_name}, {type(job.method.weighting).__name__}"
+        for group in federated.alike(jobs):
+            first, number = group[0], sum(len(job.seeds) for job in group)
+            label = f"{first.task_name}, {type(first.method.weighting).__name__}"
 
             def show(rounds: int, done: int = done, label: str = label) -> None:
                 shown.update(task, description=label, completed=done + rounds)
 
-            small = job.task.data == "digits"
-            try:
-                with _threads(1 if small else os.cpu_count() or 1):
-                    federated.run(
-                        store,
-                        job,
-                        device=device,
-                        folder=folder,
-                        together=len(job.seeds) if small else None,
-                        progress=show,
-                    )
-            except NonFiniteLossError as error:
-                failed.append((job, error))
-            done += len(job.seeds) * job.task.rounds
+            small = first.task.data == "digits"
+            with _threads(1 if small else os.cpu_count() or 1):
+                failed += federated.attempt(
+                    store, group, device=device, folder=folder, together=number if small else None, progress=show
+                )
+            done += number * first.task.rounds
     if jobs:
         say(console, f"computed in {time.perf_counter() - started:.0f} s; kept in {store.folder}")
     return failed
@@ -88,27 +81,21 @@ def provide(request: Request, name: str, wanted: Sequence[Wanted]) -> None:
         name: Of the item.
         wanted: Its rows.
     """
-    jobs: dict[str, Job] = {}
+    jobs = plan.absent(request.store, wanted, request.seeds, request.precision)
     specs: dict[str, Spec] = {}
     for one in wanted:
         seeds = request.seeds or seeds_of(one.task_name)
-        precision = federated.precision_of(one.task_name, request.precision)
-        for job in federated.absent(
-            request.store, one.task_name, one.task, [one.row], seeds, precision, one.preference
-        ):
-            jobs.setdefault(repr(job.spec(job.seeds[0])), job)
-        whole = Job(one.task_name, one.task, one.row.method, tuple(seeds), precision, one.preference)
-        specs |= {repr(spec): spec for spec in map(whole.spec, seeds)}
+        specs |= {repr(spec): spec for spec in map(one.job(seeds, request.precision).spec, seeds)}
     asked = request.device is not None or request.rounds is not None
-    later = [job for job in jobs.values() if job.task_name in IMAGES and not asked]
-    now = [job for job in jobs.values() if job not in later]
+    later = [job for job in jobs if job.task_name in IMAGES and not asked]
+    now = [job for job in jobs if job not in later]
     if later:
         _put_off(request, name, later)
     device = request.device or "cpu"
     runs = sum(len(job.seeds) for job in now)
     for data in {job.task.data for job in now}:  # before anything is announced that could not be done without them
         datasets.load(data, request.data)
-    lacking = {repr(job.spec(seed)) for job in jobs.values() for seed in job.seeds}
+    lacking = {repr(job.spec(seed)) for job in jobs for seed in job.seeds}
     found = [spec for key, spec in specs.items() if key not in lacking]
     say_read(request.console, request.store, found, len(specs), runs)
     if now:

@@ -16,7 +16,7 @@ import torch
 
 from equipoise import metrics
 from equipoise.conversion import Adaptive, Average, Conversion, Last
-from equipoise.errors import require
+from equipoise.errors import NonFiniteLossError, require
 from equipoise.experiments.cells import CellStore, Result, Spec, cell_name
 from equipoise.federated import (
     Curve,
@@ -57,8 +57,8 @@ Preset = Literal["published", "text"]
 Output = Literal["last", "average", "adaptive", "own"]
 """What a trajectory gives; "own" is that of the method's conversion, where it is none of the other three."""
 Preference = tuple[float, ...]
-EvaluationData = Literal["mini", "full", "val"]
-"""On what the losses are taken that feed λ and the dominance test (tab:ablation2)."""
+EvaluationData = Literal["mini", "full", "val", "val for dominance"]
+"""On what the losses are taken that feed λ and the dominance test (tab:ablation2), or the dominance test alone."""
 
 SEEDS = (0, 25, 37, 42, 53, 81, 119, 1010, 1201, 2003)
 METHODS = (
@@ -128,9 +128,11 @@ def evaluated_on(task: Task, data: EvaluationData, preset: Preset = "published")
     """A task whose losses for λ and dominance come from other data: an ablation of the paper.
 
     "mini" are mini-batches, as everywhere; "full" all training samples of a client; "val" half of its test samples,
-    the other half of which is then what it is tested on.
+    the other half of which is then what it is tested on. With "val for dominance" λ still has mini-batches.
     """
     mini, full, val = _SOURCES[preset]
+    if data == "val for dominance":
+        return replace(task, loss=mini, dominance=val)
     return replace(task, loss={"mini": mini, "full": full, "val": val}[data])
 
 
@@ -339,7 +341,8 @@ class Job(NamedTuple):
         """What it is, in a line."""
         wanted = "" if self.preference is None else f", preference {', '.join(f'{w:g}' for w in self.preference)}"
         clients = "" if self.method.transform is None else f" of {self.method.transform}"
-        return f"{self.task_name}: {self.method.weighting}{clients}{wanted}, {self.task.loss} loss"
+        other = "" if self.task.dominance is None else f", {self.task.dominance} loss for dominance"
+        return f"{self.task_name}: {self.method.weighting}{clients}{wanted}, {self.task.loss} loss{other}"
 
 
 def spec(
@@ -378,19 +381,6 @@ def _costly(task: Task) -> bool:
     return task.data == "cifar10"
 
 
-def missing(
-    store: CellStore,
-    task_name: str,
-    rows: Sequence[Row],
-    seeds: Sequence[int],
-    preset: Preset,
-    rounds: int | None = None,
-    precision: Precision | None = None,
-) -> list[Job]:
-    """What is still to be run of a task, one job per trajectory."""
-    return absent(store, task_name, sized(tasks(preset)[task_name], rounds), rows, seeds, precision)
-
-
 def absent(
     store: CellStore,
     task_name: str,
@@ -400,7 +390,7 @@ def absent(
     precision: Precision | None = None,
     preference: Preference | None = None,
 ) -> list[Job]:
-    """The same for a task that was changed, or with a preference."""
+    """What is still to be run of rows on a task, one job per trajectory."""
     jobs: dict[str, Job] = {}
     for one in rows:
         job = Job(task_name, task, one.method, tuple(seeds), precision, preference)
@@ -415,9 +405,18 @@ def sized(task: Task, rounds: int | None) -> Task:
     return task if rounds is None else replace(task, rounds=rounds)
 
 
+def alike(jobs: Sequence[Job]) -> list[list[Job]]:
+    """Jobs that differ in their preferences alone, together: they can be one simulation."""
+    groups: dict[str, list[Job]] = {}
+    for job in jobs:
+        same = job._replace(seeds=(), preference=None), job.preference is None
+        groups.setdefault(repr(same), []).append(job)
+    return list(groups.values())
+
+
 def run(
     store: CellStore,
-    job: Job,
+    jobs: Sequence[Job],
     *,
     device: str = "cpu",
     folder: Path | None = None,
@@ -425,49 +424,67 @@ def run(
     deadline: float | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> None:
-    """Run a trajectory for its seeds and store a cell for each.
+    """Run trajectories for their seeds and store a cell for each.
 
     Args:
         store: Where cells go; checkpoints of unfinished runs lie beside them.
-        job: What to run.
+        jobs: What to run; they must be `alike`.
         device: Where.
         folder: Where to look for data first.
-        together: How many seeds at a time; one on a CPU, all on a GPU, if not given.
+        together: How many runs at a time; one on a CPU, all on a GPU, if not given.
         deadline: When to stop, as `time.monotonic` counts.
-        progress: Called after every round with the number of rounds done, over all seeds.
+        progress: Called after every round with the number of rounds done, over all runs.
 
     Raises:
         TimeoutError: The deadline has passed; the rounds done are in a checkpoint, from which the next run goes on.
     """
-    size = together or (len(job.seeds) if device.startswith("cuda") else 1)
-    for start in range(0, len(job.seeds), size):
-        seeds = job.seeds[start : start + size]
-        whole = cell_name({"cells": [job.spec(seed) for seed in seeds]})
+    require(len(alike(jobs)) == 1, "jobs must differ in their preferences alone", lambda: [job.label for job in jobs])
+    first, runs = jobs[0], [(job, seed) for job in jobs for seed in job.seeds]
+    size = together or (len(runs) if device.startswith("cuda") else 1)
+    for start in range(0, len(runs), size):
+        chosen = runs[start : start + size]
+        wanted = [job.preference for job, _ in chosen if job.preference is not None]
+        whole = cell_name({"cells": [job.spec(seed) for job, seed in chosen]})
         part = store.folder / "unfinished" / f"{whole.removesuffix('.json')}.npz"
 
-        def count(done: int, start: int = start, many: int = len(seeds)) -> None:
+        def count(done: int, start: int = start, many: int = len(chosen)) -> None:
             if progress is not None:
-                progress(start * job.task.rounds + done * many)
+                progress(start * first.task.rounds + done * many)
 
         found = simulate(
-            job.task,
-            job.method,
-            seeds=seeds,
-            preference=job.preference,
-            conversions=_outputs(job.method),
+            first.task,
+            first.method,
+            seeds=[seed for _, seed in chosen],
+            preference=wanted or None,
+            conversions=_outputs(first.method),
             folder=folder,
             device=device,
-            precision=job.precision,
+            precision=first.precision,
             evaluate_every=EVERY,
-            evaluate_parts=("test",) if _costly(job.task) else ("train", "test"),
-            evaluate_first=_costly(job.task),
+            evaluate_parts=("test",) if _costly(first.task) else ("train", "test"),
+            evaluate_first=_costly(first.task),
             checkpoint=part,
             deadline=deadline,
             progress=count,
         )
-        for k, seed in enumerate(seeds):
+        for k, (job, seed) in enumerate(chosen):
             store.write(job.spec(seed), cell(found, k, device))
         part.unlink(missing_ok=True)
+
+
+def attempt(store: CellStore, jobs: Sequence[Job], **options: Any) -> list[tuple[Job, NonFiniteLossError]]:
+    """`run`; where a client's loss is lost, the others of the jobs are run by themselves.
+
+    Returns:
+        The jobs that lost a loss and so have no cells.
+    """
+    try:
+        run(store, jobs, **options)
+    except NonFiniteLossError as error:
+        if len(jobs) == 1:
+            return [(jobs[0], error)]
+        return [lost for job in jobs for lost in attempt(store, [job], **options)]
+    return []
 
 
 def _outputs(method: Method) -> dict[str, Conversion[Any]]:

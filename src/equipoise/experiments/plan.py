@@ -12,7 +12,7 @@ from equipoise.experiments.federated import EXACT_FERERO, METHODS, MOMENTUM, PRE
 from equipoise.federated import Precision, Task
 from equipoise.registry import Named
 
-__all__ = ["CIFAR", "DEFAULT", "GROUPS", "TABLES", "Wanted", "rows", "wanted"]
+__all__ = ["CIFAR", "DEFAULT", "GROUPS", "TABLES", "Wanted", "absent", "rows", "wanted"]
 
 CIFAR = ("cifar-rotation", "cifar-class2", "cifar-class5")
 DEFAULT = "equipoise"
@@ -57,6 +57,26 @@ def wanted(name: str, preset: Preset = "published", rounds: int | None = None) -
     return [one._replace(task=federated.sized(one.task, rounds)) for one in GROUPS[name](preset)]
 
 
+def absent(
+    store: CellStore, wanted: Sequence[Wanted], seeds: Sequence[int] | None = None, precision: Precision | None = None
+) -> list[Job]:
+    """What is still to be run, every trajectory once.
+
+    Args:
+        store: What there is.
+        wanted: The rows.
+        seeds: Their seeds, if not the tasks' own.
+        precision: Their precision, if not the tasks' own.
+    """
+    jobs: dict[str, Job] = {}
+    for one in wanted:
+        own = federated.precision_of(one.task_name, precision)
+        of = federated.seeds_of(one.task_name) if seeds is None else seeds
+        for job in federated.absent(store, one.task_name, one.task, [one.row], of, own, one.preference):
+            jobs.setdefault(repr(job.spec(job.seeds[0])), job)
+    return list(jobs.values())
+
+
 def rows(tasks: Sequence[str], names: Sequence[str], preset: Preset) -> Iterator[Wanted]:
     """Methods on tasks, with uniform preference."""
     for task in tasks:
@@ -65,7 +85,7 @@ def rows(tasks: Sequence[str], names: Sequence[str], preset: Preset) -> Iterator
 
 
 def _evaluation_data(preset: Preset) -> Iterator[Wanted]:
-    sources: tuple[federated.EvaluationData, ...] = ("mini", "full", "val")
+    sources: tuple[federated.EvaluationData, ...] = ("mini", "full", "val", "val for dominance")
     for one in rows(CIFAR[:1], ("AdaOMDgd-TCH", "AdaOMDeg-TCH"), preset):
         for source in sources:
             yield one._replace(task=federated.evaluated_on(one.task, source, preset), column=source)

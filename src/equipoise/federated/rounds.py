@@ -92,7 +92,7 @@ def simulate(
     method: Method | Weighting[Any] | str | None = None,
     *,
     seeds: Sequence[int] = (0,),
-    preference: Tensor | Sequence[float] | None = None,
+    preference: Tensor | Sequence[float] | Sequence[Sequence[float]] | None = None,
     conversions: Outputs | None = None,
     dataset: Dataset | None = None,
     folder: str | Path | None = None,
@@ -118,7 +118,8 @@ def simulate(
         method: A method of the registry or its name, or a weighting; `registry.default()` if not given. Of a method
             the weighting and the transform count; which outputs there are is said by `conversions`.
         seeds: Of the split, the initial model and the batches.
-        preference: w, one entry per client, summing to one; uniform if not given.
+        preference: w, one entry per client, summing to one, for all seeds, (m,), or for every seed its own, (S, m);
+            uniform if not given. A seed may stand there several times, with other preferences.
         conversions: The outputs wanted, by name; `outputs()` if not given, and with the default method its own
             conversion too, as "solution".
         dataset: The data, if not those that `task.data` names.
@@ -161,12 +162,13 @@ def simulate(
     kinds = Precision.__args__  # type: ignore[attr-defined]
     require(precision is None or precision in kinds, f"precision must be one of {', '.join(kinds)}", precision)
     source = load(task.data, folder) if dataset is None else dataset
-    data = deal(source, task.split, seeds, validation=task.loss.startswith("validation")).to(where)
+    validation = any(kind.startswith("validation") for kind in task.sources)
+    data = deal(source, task.split, seeds, validation=validation).to(where)
     _check_model(task.model, source)
     kind: Precision = precision or ("tf32" if where.type == "cuda" else "float32")
     worker = _engine(engine, task, data, kind)
     run = Rounds(
-        task, chosen.weighting, chosen.transform, wanted, data, worker, _weights(preference, task.split.clients, where)
+        task, chosen.weighting, chosen.transform, wanted, data, worker, _weights(preference, task, len(seeds), where)
     )
 
     server = run.start()
@@ -231,11 +233,18 @@ def _device(device: torch.device | str) -> torch.device:
     return where
 
 
-def _weights(preference: Tensor | Sequence[float] | None, m: int, device: torch.device) -> Tensor:
+def _weights(
+    preference: Tensor | Sequence[float] | Sequence[Sequence[float]] | None,
+    task: Task,
+    seeds: int,
+    device: torch.device,
+) -> Tensor:
+    m = task.split.clients
     if preference is None:
         return torch.full((m,), 1.0 / m, device=device)
     w = preferences.validate(preference, m)
-    require(w.ndim == 1, "preference must have shape (m,), one entry per client", tuple(w.shape))
+    shapes = {(m,), (seeds, m)}
+    require(tuple(w.shape) in shapes, f"preference must have shape ({m},), or ({seeds}, {m}) by seed", tuple(w.shape))
     return w.to(dtype=torch.float32, device=device)
 
 

@@ -14,7 +14,7 @@ from equipoise.errors import NonFiniteLossError
 from equipoise.federated.local import Engine, Evaluation, Sent, Transform, draw_batches
 from equipoise.federated.models import initial
 from equipoise.federated.splits import ClientData
-from equipoise.federated.task import Task
+from equipoise.federated.task import LossSource, Task
 from equipoise.host import Fetched, fetch
 from equipoise.weighting import Weighting
 
@@ -91,6 +91,12 @@ class Rounds:
     data: ClientData
     engine: Engine
     preference: Tensor
+    """w of all seeds, (m,), or of every seed, (S, m)."""
+
+    @property
+    def m(self) -> int:
+        """Clients."""
+        return self.task.split.clients
 
     @cached_property
     def _counts(self) -> Tensor:
@@ -108,7 +114,7 @@ class Rounds:
         params, buffers = (
             {name: t.to(device) for name, t in part.items()} for part in initial(self.task.model, self.data.seeds)
         )
-        blank = torch.zeros(len(self.data.seeds), self.task.split.clients, device=device)
+        blank = torch.zeros(len(self.data.seeds), self.m, device=device)
         rows = {name: t.unsqueeze(1).expand(-1, blank.shape[1], *t.shape[1:]) for name, t in params.items()}
         state = self.weighting.init(blank.to(self.desk), **self._statistics(rows, params))
         records = {name: c.init(params, blank) for name, c in self.conversions.items()}
@@ -127,15 +133,15 @@ class Rounds:
             clients,
             None if batches is None else batches.to(self.preference.device),
             self.transform,
-            probe=self.task.loss == "validation-trajectory",
+            probe="validation-trajectory" in self.task.sources,
         )
-        losses = self._losses(theta, server.buffers, sent, clients)
-        # A client whose loss was lost on the way sends a model that is lost too.
-        losses = torch.where(torch.isfinite(sent.mean), losses, sent.mean)
+        losses = self._losses(self.task.loss, theta, server.buffers, sent, clients)
+        compared = losses
+        if self.task.dominance is not None:
+            compared = self._losses(self.task.dominance, theta, server.buffers, sent, clients)
         local = sent.params
         if clients is not None:
-            losses = _spread(losses, clients, len(self.preference))
-            local = {name: _placed(t_, clients, theta[name], len(self.preference)) for name, t_ in local.items()}
+            local = {name: _placed(t_, clients, theta[name], self.m) for name, t_ in local.items()}
         server.watched = Watched(t, fetch(losses if mask is None else losses.masked_fill(~mask, 0.0)))
         if server.watched.losses.arrived is None:
             self.settle(server)
@@ -143,12 +149,12 @@ class Rounds:
             local = {n: torch.where(batch_mask(mask, v), v, theta[n].unsqueeze(1)) for n, v in local.items()}
 
         c, state = self._weigh(losses, server.weighting, mask, inclusion, self._statistics(local, theta))
-        self._record(server, losses, mask, before=True)
+        self._record(server, compared, mask, before=True)
         server.params = self._step(theta, local, c, self.weighting.rows(state))
         heard = None if mask is None or clients is None else mask.gather(1, clients)
         server.buffers = _mean_buffers(server.buffers, sent.buffers, heard)
         server.weighting, server.round = state, t
-        self._record(server, losses, mask, before=False)
+        self._record(server, compared, mask, before=False)
         server.losses.append(losses.clone() if mask is None else losses.masked_fill(~mask, torch.nan))
         server.coefficients.append(c)
         server.archive.append(self._archive_size(server))
@@ -173,7 +179,7 @@ class Rounds:
 
     def _participants(self, t: int) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
         """Who works (S, k) (on the CPU), who is heard (S, m), and how probable that was; None thrice for everyone."""
-        how, m, device = self.task.participation, len(self.preference), self.preference.device
+        how, m, device = self.task.participation, self.m, self.preference.device
         if how.fraction == 1 and how.dropout == 0:
             return None, None, None
         drawn, answers, probability = how.draw(self.data.seeds, m, t)
@@ -181,10 +187,28 @@ class Rounds:
         return drawn, mask.to(device), torch.full((m,), probability, device=device)
 
     def _losses(
-        self, theta: dict[str, Tensor], buffers: dict[str, Tensor], sent: Sent, clients: Tensor | None
+        self,
+        kind: LossSource,
+        theta: dict[str, Tensor],
+        buffers: dict[str, Tensor],
+        sent: Sent,
+        clients: Tensor | None,
     ) -> Tensor:
-        """The loss of every client that took part, (S, k), by the task's source."""
-        kind = self.task.loss
+        """The loss of every client, (S, m), 0 for those that did not take part."""
+        losses = self._sent_losses(kind, theta, buffers, sent, clients)
+        # A client whose loss was lost on the way sends a model that is lost too.
+        losses = torch.where(torch.isfinite(sent.mean), losses, sent.mean)
+        return losses if clients is None else _spread(losses, clients, self.m)
+
+    def _sent_losses(
+        self,
+        kind: LossSource,
+        theta: dict[str, Tensor],
+        buffers: dict[str, Tensor],
+        sent: Sent,
+        clients: Tensor | None,
+    ) -> Tensor:
+        """The loss of every client that took part, (S, k)."""
         if kind == "trajectory":
             return sent.mean
         if kind == "received":
@@ -193,11 +217,10 @@ class Rounds:
             assert sent.probed is not None  # noqa: S101
             return sent.probed
         if kind == "full-updated":
-            m = len(self.preference)
             local, own = sent.params, sent.buffers
             if clients is not None:
-                local = {name: _placed(t, clients, theta[name], m) for name, t in local.items()}
-                own = {name: _placed(t, clients, buffers[name], m) for name, t in own.items()}
+                local = {name: _placed(t, clients, theta[name], self.m) for name, t in local.items()}
+                own = {name: _placed(t, clients, buffers[name], self.m) for name, t in own.items()}
             losses = self.engine.evaluate(local, own, "train", own=True).losses
         else:
             losses = self.engine.evaluate(theta, buffers, "train" if kind == "full" else "validation").losses
@@ -235,7 +258,7 @@ class Rounds:
         c, state = self.weighting.update(
             losses.to(desk), state, self.preference.to(desk), mask=None if mask is None else mask.to(desk), **extra
         )
-        return c.to(losses.device) * (len(self.preference) if self.weighting.dual else 1), state
+        return c.to(losses.device) * (self.m if self.weighting.dual else 1), state
 
     def _step(
         self, theta: dict[str, Tensor], local: Mapping[str, Tensor], c: Tensor, rows: Tensor | None

@@ -1,7 +1,7 @@
 """What a federated learning problem is: data, clients, model, and how a round goes."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Literal
 
 import numpy as np
@@ -16,7 +16,7 @@ from equipoise.federated.splits import Rotation, Split
 __all__ = ["LossSource", "Participation", "Task"]
 
 LossSource = Literal["trajectory", "received", "full", "full-updated", "validation", "validation-trajectory"]
-"""Which loss of a client decides its weight and dominance:
+"""Which loss of a client decides its weight, or dominance:
 
 - "trajectory": the mean of all its batch losses of the round, each taken before its step;
 - "received": the first of them, that of the model it received;
@@ -71,6 +71,7 @@ class Task:
         work: What a client does in a round.
         rounds: T.
         loss: The loss that feeds the weights and the dominance test.
+        dominance: The loss for the dominance test, if it is to be another.
         average: Whether `Average` takes the models before the server's step, θ⁽¹⁾..θ⁽ᵀ⁾, or after it.
         batch_norm: With which statistics models with BatchNorm are evaluated.
         participation: Who takes part.
@@ -90,11 +91,24 @@ class Task:
     average: Literal["before", "after"] = "before"
     batch_norm: BatchNorm = "recalibrated"
     participation: Participation = field(default_factory=Participation)
+    dominance: LossSource | None = None
 
     def __post_init__(self) -> None:
         require(self.rounds >= 1, "rounds must be at least 1", self.rounds)
         known = LossSource.__args__  # type: ignore[attr-defined]
         require(self.loss in known, f"loss must be one of {', '.join(known)}", self.loss)
+        sound = self.dominance is None or self.dominance in known
+        require(sound, f"dominance must be None or one of {', '.join(known)}", self.dominance)
         require(self.average in {"before", "after"}, 'average must be "before" or "after"', self.average)
         choices = BatchNorm.__args__  # type: ignore[attr-defined]
         require(self.batch_norm in choices, f"batch_norm must be one of {', '.join(choices)}", self.batch_norm)
+
+    def __repr__(self) -> str:
+        """As of any dataclass, but for a `dominance` that is not given: results are named by this text."""
+        shown = [f.name for f in fields(self) if f.name != "dominance" or self.dominance is not None]
+        return f"{type(self).__name__}({', '.join(f'{name}={getattr(self, name)!r}' for name in shown)})"
+
+    @property
+    def sources(self) -> set[LossSource]:
+        """The losses that a round needs."""
+        return {self.loss} if self.dominance is None else {self.loss, self.dominance}
