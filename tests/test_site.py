@@ -78,3 +78,16 @@ def test_every_word_that_pages_link_to_is_in_the_glossary():
     for page in [ROOT / "README.md", *DOCS.rglob("*.md")]:
         for anchor in re.findall(r"glossary\.md#([^)]+)\)", page.read_text()):
             assert anchor in anchors, (page.name, anchor)
+
+
+def test_the_algorithms_are_where_the_theory_says():
+    page = (DOCS / "theory.md").read_text(encoding="utf-8")
+    section = page.split("## The algorithms in the code")[1].split("\n## ")[0]
+    files = {name: (ROOT / name).read_text(encoding="utf-8") for name in re.findall(r"`(src/[\w/]+\.py)`", section)}
+    assert {"src/equipoise/weighting/omd.py", "src/equipoise/conversion/ledger.py"} <= files.keys()
+    code = "\n".join(files.values())
+    methods = re.findall(r"`(?!eq\.)(\w+)\.([a-z_]+)`", section)
+    assert ("OMD", "update") in methods
+    for owner, name in methods:
+        assert re.search(rf"^class {owner}\b", code, re.MULTILINE), owner
+        assert re.search(rf"^    def {name}\(", code, re.MULTILINE), f"{owner}.{name}"

@@ -7,7 +7,18 @@ from torch import Tensor
 
 from equipoise.errors import require
 
-__all__ = ["Number", "check_state", "constant", "fit", "fit_mask", "per_instance"]
+__all__ = [
+    "Number",
+    "apply",
+    "check_non_negative",
+    "check_positive",
+    "check_state",
+    "constant",
+    "fit",
+    "fit_mask",
+    "per_instance",
+    "wide_dtype",
+]
 
 Number = float | Tensor
 """A setting: a float, or in a sweep a tensor that broadcasts over the batch shape."""
@@ -26,10 +37,23 @@ def fit_mask(mask: Tensor | None, losses: Tensor) -> Tensor | None:
     return None if mask is None else fit("mask", mask, losses).to(device=losses.device, dtype=torch.bool)
 
 
-def check_state(held: Tensor, losses: Tensor) -> None:
-    """Raise ValueError unless a state's tensor (*B, m) was made for losses of this shape."""
+def check_state(held: Tensor, losses: Tensor, width: int | None = None) -> None:
+    """Raise ValueError unless a state's tensor (*B, width) was made for losses of this shape; None is m."""
     shape = tuple(losses.shape)
-    require(held.shape == shape, f"state must be of losses of shape {shape}", tuple(held.shape))
+    wanted = shape if width is None else (*shape[:-1], width)
+    require(held.shape == wanted, f"state must be of losses of shape {shape}", tuple(held.shape))
+
+
+def check_non_negative(name: str, value: Number) -> None:
+    """Raise ValueError unless a setting, or every one of a sweep, is non-negative and finite."""
+    x = torch.as_tensor(value)
+    require(bool(((x >= 0) & torch.isfinite(x)).all()), f"{name} must be non-negative and finite", value)
+
+
+def check_positive(name: str, value: Number) -> None:
+    """Raise ValueError unless a setting, or every one of a sweep, is positive and finite."""
+    x = torch.as_tensor(value)
+    require(bool(((x > 0) & torch.isfinite(x)).all()), f"{name} must be positive and finite", value)
 
 
 def per_instance(name: str, value: Number, like: Tensor) -> Number:
@@ -67,3 +91,13 @@ def constant(value: float | Sequence[float] | Tensor, like: Tensor) -> Tensor:
 
 
 _CONSTANTS: dict[tuple[tuple[float, ...], torch.dtype, torch.device], Tensor] = {}
+
+
+def wide_dtype(device: torch.device) -> torch.dtype:
+    """float64 where the device has it, else float32."""
+    return torch.float32 if device.type == "mps" else torch.float64
+
+
+def apply(matrix: Tensor, x: Tensor) -> Tensor:
+    """A matrix (*B, n, m) times a vector (*B, m), shape (*B, n)."""
+    return (matrix @ x.unsqueeze(-1)).squeeze(-1)

@@ -3,6 +3,7 @@
 import torch
 from torch import Tensor
 
+from equipoise.batch import apply, wide_dtype
 from equipoise.errors import require
 from equipoise.simplex import project_box
 
@@ -66,12 +67,7 @@ def box_min_norm(gramian: Tensor, lower: Tensor | float, upper: Tensor | float) 
         solved = _gap(K, alpha, low, high) <= _SLACK
         if bool(solved.all()):
             break
-    wide = torch.float32 if gramian.device.type == "mps" else torch.float64
-    return alpha.reshape(shape).to(device=gramian.device, dtype=wide)
-
-
-def _apply(K: Tensor, x: Tensor) -> Tensor:
-    return (K @ x.unsqueeze(-1)).squeeze(-1)
+    return alpha.reshape(shape).to(device=gramian.device, dtype=wide_dtype(gramian.device))
 
 
 def _approach(K: Tensor, start: Tensor, low: Tensor, high: Tensor) -> Tensor:
@@ -81,7 +77,7 @@ def _approach(K: Tensor, start: Tensor, low: Tensor, high: Tensor) -> Tensor:
     x = ahead = start
     age = torch.ones_like(rate)
     for _ in range(_STEPS):
-        new = project_box(ahead - rate * _apply(K, ahead), low, high)
+        new = project_box(ahead - rate * apply(K, ahead), low, high)
         uphill = ((ahead - new) * (new - x)).sum(-1, keepdim=True) > 0
         age = torch.where(uphill, 1.0, age)
         older = 0.5 * (1.0 + (1.0 + 4.0 * age.square()).sqrt())
@@ -112,7 +108,7 @@ def _active_set(K: Tensor, alpha: Tensor, low: Tensor, high: Tensor) -> tuple[Te
         alpha = torch.where(hit, torch.where(move < 0, low, high), torch.clamp(alpha, low, high))
         free = free & ~hit
 
-        pull = _apply(K, alpha)
+        pull = apply(K, alpha)
         level = torch.where(free, pull, 0.0).sum(-1, keepdim=True) / free.sum(-1, keepdim=True).clamp_min(1)
         down, up = movable & (alpha > low), movable & (alpha < high)
         highest = torch.where(down, pull, -torch.inf)
@@ -136,7 +132,7 @@ def _active_set(K: Tensor, alpha: Tensor, low: Tensor, high: Tensor) -> tuple[Te
 def _towards_minimum(K: Tensor, alpha: Tensor, free: Tensor, unit: Tensor) -> Tensor:
     """From α to the minimiser over its free coordinates with the same sum; 0 elsewhere, (n, m)."""
     both = free.unsqueeze(-1) & free.unsqueeze(-2)
-    sides = torch.stack([torch.where(free, _apply(K, alpha), 0.0), free.to(K)], -1)
+    sides = torch.stack([torch.where(free, apply(K, alpha), 0.0), free.to(K)], -1)
     along, even = torch.linalg.solve_ex(torch.where(both, K, unit), sides).result.unbind(-1)
     total = even.sum(-1, keepdim=True)
     move = along.sum(-1, keepdim=True) / torch.where(total == 0, 1.0, total) * even - along
@@ -151,10 +147,10 @@ def _polish(K: Tensor, alpha: Tensor, free: Tensor, low: Tensor, high: Tensor) -
     values, vectors = torch.linalg.eigh(face @ K @ face)
     real = values > _RANK * values[:, -1:].clamp_min(torch.finfo(K.dtype).tiny)
     inverse = torch.where(real, 1.0, 0.0) / torch.where(real, values, 1.0)
-    pull = _apply(face, _apply(K, alpha))
-    step = _apply(face, _apply(vectors, inverse * _apply(vectors.mT, pull)))
+    pull = apply(face, apply(K, alpha))
+    step = apply(face, apply(vectors, inverse * apply(vectors.mT, pull)))
     # What of α lies on the face but changes no value.
-    idle = _apply(face, _apply(vectors, torch.where(real, 0.0, 1.0) * _apply(vectors.mT, _apply(face, alpha))))
+    idle = apply(face, apply(vectors, torch.where(real, 0.0, 1.0) * apply(vectors.mT, apply(face, alpha))))
     found = alpha - torch.where(free, step + idle, 0.0)
     fits = ((found >= low - _SLACK) & (found <= high + _SLACK)).all(-1, keepdim=True)
     found = torch.clamp(found, low, high)
@@ -164,7 +160,7 @@ def _polish(K: Tensor, alpha: Tensor, free: Tensor, low: Tensor, high: Tensor) -
 
 def _gap(K: Tensor, alpha: Tensor, low: Tensor, high: Tensor) -> Tensor:
     """By how much moving weight between two coordinates still helps: 0 at a solution, (n, 1)."""
-    pull = _apply(K, alpha)
+    pull = apply(K, alpha)
     over = torch.where(alpha > low, pull, -torch.inf).amax(-1, keepdim=True)
     under = torch.where(alpha < high, pull, torch.inf).amin(-1, keepdim=True)
     return (over - under).clamp_min(0.0)

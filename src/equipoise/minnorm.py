@@ -5,6 +5,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from equipoise.batch import wide_dtype
 from equipoise.errors import require
 
 __all__ = ["min_norm", "min_norm_at"]
@@ -46,7 +47,7 @@ def min_norm(gramian: Tensor, mask: Tensor | None = None) -> Tensor:
         tuple(gramian.shape),
     )
     K, shape, m = gramian.detach(), gramian.shape[:-1], gramian.shape[-1]
-    wide = torch.float32 if K.device.type == "mps" else torch.float64
+    wide = wide_dtype(K.device)
     part = None if mask is None else mask.to(device=K.device, dtype=torch.bool).expand(shape)
     if m == 2:
         return _pair(K.to(wide), part)
@@ -86,9 +87,8 @@ def min_norm_at(gramian: Tensor, level: Tensor, mask: Tensor | None = None) -> T
     C = np.where(use[:, :, None] & use[:, None, :], K / s[:, :, None] / s[:, None, :], np.eye(m))
     with np.errstate(all="ignore"):  # dependent rows, which the search leaves behind
         b = _search(C, c / top, use)
-    wide = torch.float32 if gramian.device.type == "mps" else torch.float64
     alpha = np.where(use, b / s / top, 0.0)
-    return torch.from_numpy(alpha).reshape(shape).to(device=gramian.device, dtype=wide)
+    return torch.from_numpy(alpha).reshape(shape).to(device=gramian.device, dtype=wide_dtype(gramian.device))
 
 
 def _pair(K: Tensor, part: Tensor | None) -> Tensor:

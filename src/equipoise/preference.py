@@ -55,13 +55,23 @@ def validate(preference: Tensor | Sequence[float] | Sequence[Sequence[float]], m
         lambda: f"entry {_worst(w):.4g}",
     )
     off = (w.sum(-1) - 1.0).abs()
-    tolerance = 1e-4 if w.dtype in {torch.float32, torch.float64} else 1e-2
     require(
-        bool((off <= tolerance).all()),
+        bool((off <= tolerance(w)).all()),
         "preference must be non-negative and sum to 1",
         lambda: f"sum {_shown(w.sum(-1).flatten()[off.flatten().argmax()].item())}",
     )
     return w
+
+
+def tolerance(w: Tensor) -> float:
+    """What the sum of a preference may be off by, in its dtype."""
+    return 1e-4 if w.dtype in {torch.float32, torch.float64} else 1e-2
+
+
+def inverse(w: Tensor) -> Tensor:
+    """1/w up to a factor, the largest entry being 1: a zero in w gives the axis, not an infinite vector, (*B, m)."""
+    least = w.detach().amin(-1, keepdim=True)
+    return torch.where(w == 0, 1.0, least / torch.where(w == 0, 1.0, w))
 
 
 def _tensor(preference: object) -> Tensor:
@@ -145,9 +155,9 @@ def ray(preference: Tensor) -> Tensor:
     """
     w = validate(preference)
     require(bool((w > 0).all()), "preference must be positive to have a ray", lambda: w.min().item())
-    inverse: Tensor = w.amin(-1, keepdim=True) / w
-    length: Tensor = torch.linalg.vector_norm(inverse, dim=-1, keepdim=True)
-    return inverse / length
+    along = inverse(w)
+    length: Tensor = torch.linalg.vector_norm(along, dim=-1, keepdim=True)
+    return along / length
 
 
 def through(point: Tensor | Sequence[float], ideal: Tensor | float = 0.0) -> Tensor:
@@ -174,5 +184,5 @@ def through(point: Tensor | Sequence[float], ideal: Tensor | float = 0.0) -> Ten
         "point must be finite and above the ideal point in every objective",
         lambda: f"difference {above[~sound][0].item():.4g}",
     )
-    inverse: Tensor = above.amin(-1, keepdim=True) / above
-    return inverse / inverse.sum(-1, keepdim=True)
+    w = inverse(above)
+    return w / w.sum(-1, keepdim=True)

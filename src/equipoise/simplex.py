@@ -316,7 +316,7 @@ class Mirror(Protocol):
 
 @dataclass(frozen=True)
 class Euclidean:
-    """ψ(x) = ½‖x‖₂²: projected gradient ascent, λ ← Π(λ + gain). The dual is λ itself.
+    """ψ(x) = ½‖x‖₂²: projected gradient ascent (PGD, eq:9 of the paper), λ ← Π(λ + gain). The dual is λ itself.
 
     Examples:
         >>> mirror, gain = eq.Euclidean(), torch.tensor([1.0, 0.5])
@@ -353,7 +353,7 @@ class Euclidean:
 
 @dataclass(frozen=True)
 class Entropic:
-    """ψ(x) = Σ x_i log x_i: exponentiated gradient, λ_i ∝ λ_i exp(gain_i). The dual is log λ.
+    """ψ(x) = Σ x_i log x_i: exponentiated gradient (EG, eq:10 of the paper), λ_i ∝ λ_i exp(gain_i). The dual is log λ.
 
     Attributes:
         floor: g in [0, 1]: λ is kept in {λ_i ≥ g/m} by the exact KL projection, so that a weight

@@ -170,7 +170,8 @@ def solve_many(
     """Several runs on one problem, stacked: they share every forward and backward pass.
 
     In every step t = 1..steps the losses at θ⁽ᵗ⁾ are evaluated, the conversions see θ⁽ᵗ⁾ before it
-    moves, and θ⁽ᵗ⁺¹⁾ is projected on the box. Only runs whose weighting needs the Jacobian pay for it.
+    moves, and θ⁽ᵗ⁺¹⁾ is projected on the box: the loop of the paper's Algorithms 1 and 2. Only runs
+    whose weighting needs the Jacobian pay for it.
 
     Args:
         problem: The problem, or its name in `problems.problems()`.
@@ -205,19 +206,19 @@ def solve_many(
     alive = torch.ones(len(stack.x), dtype=torch.bool, device=stack.x.device)
     with _steps(steps, problem.name, show=progress) as counter:
         for step in counter:
-            losses, pull = stack.evaluate()
+            losses, pull = stack.evaluate()  # line 3 of both algorithms
             finite = torch.isfinite(losses).all(-1)
             if on_nonfinite == "keep":
                 alive &= finite
             elif not bool(finite.all()):
                 raise NonFiniteLossError(stack.blame(losses, finite, step))
-            coefficients = stack.weigh(losses)
+            coefficients = stack.weigh(losses)  # line 4; of Algorithm 2 lines 4 to 20, and λ of line 21
             if trajectory:
                 records.append((losses, coefficients))
             if callback is not None:
                 stack.report(callback, step, losses, coefficients)
             if step < steps:
-                stack.move(pull, coefficients)
+                stack.move(pull, coefficients)  # line 5; of Algorithm 2 θ of line 21
     found = stack.solutions(alive, records)
     text = stack.too_low(found)
     if text:

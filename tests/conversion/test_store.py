@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from equipoise.conversion.ledger import Plan
+from equipoise.conversion.protocol import Plan
 from equipoise.conversion.store import execute, open_store, resize, weighted_mean
 
 

@@ -3,8 +3,8 @@
 from equipoise.conversion.adaptive import Adaptive, AdaptiveState
 from equipoise.conversion.average import Average, AverageState
 from equipoise.conversion.last import Last, LastState
-from equipoise.conversion.ledger import Ledger, LedgerState, Plan
-from equipoise.conversion.protocol import Conversion
+from equipoise.conversion.ledger import Ledger, LedgerState
+from equipoise.conversion.protocol import Conversion, Plan
 
 __all__ = [
     "Adaptive",

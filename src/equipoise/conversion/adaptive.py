@@ -3,10 +3,9 @@
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-import torch
 from torch import Tensor
 
-from equipoise.batch import Number
+from equipoise.batch import Number, check_non_negative
 from equipoise.conversion import store
 from equipoise.conversion.ledger import Ledger, LedgerState
 from equipoise.conversion.protocol import Conversion, Params, Plan, check, check_record
@@ -36,6 +35,13 @@ class Adaptive(Conversion[AdaptiveState]):
     For convex objectives compared exactly (not by mini-batch losses) this loses nothing of the
     guarantee of the plain average, whatever the capacity (docs/theory.md).
 
+    Algorithm 2 of the paper, by its lines, is `Adaptive()` beside the weighting `OMD(step_size=η)`:
+
+        1         no iterates and no γ yet    `init`
+        4 to 20   the iterates kept and γ     `update`: the arithmetic by `Ledger.update`, the copies by `store.execute`
+        21        λ⁽ᵗ⁺¹⁾ and θ⁽ᵗ⁺¹⁾           the weighting and the loop, as in Algorithm 1
+        23        the mean weighted by γ      `output`; T is Σγ
+
     Attributes:
         power: p ≥ 0; 0 is the paper's algorithm.
         capacity: At most this many copies: the closest two are merged when there would be more.
@@ -59,8 +65,7 @@ class Adaptive(Conversion[AdaptiveState]):
     ties: Literal["stored", "keep"] = "stored"
 
     def __post_init__(self) -> None:
-        power = torch.as_tensor(self.power)
-        require(bool(((power >= 0) & torch.isfinite(power)).all()), "power must be non-negative and finite", self.power)
+        check_non_negative("power", self.power)
         require(
             self.capacity is None or (type(self.capacity) is int and self.capacity >= 1),
             "capacity must be None or a whole number of at least 1",
@@ -85,12 +90,17 @@ class Adaptive(Conversion[AdaptiveState]):
         """Enter one iterate; the copies in `state` are changed in place."""
         check(params, losses)
         check_record(params, state.slots, losses.ndim - 1, slots=True)
-        before, slots = self.ledger.grown(state.ledger), state.slots
-        if before.weights.shape != state.ledger.weights.shape:
-            slots = store.resize(slots, losses.ndim - 1, before.weights.shape[-1])
-        plan, after = self.plan(losses, AdaptiveState(before, slots), mask)
-        store.execute(plan, params, slots, merges=self.capacity is not None)
+        plan, after = self.plan(losses, self.grown(state), mask)
+        store.execute(plan, params, after.slots, merges=self.capacity is not None)
         return after
+
+    def grown(self, state: AdaptiveState) -> AdaptiveState:
+        """The same archive with room for another iterate; with a capacity there always is."""
+        ledger, slots = self.ledger.grown(state.ledger), state.slots
+        number = ledger.weights.shape[-1]
+        if number != state.ledger.weights.shape[-1]:
+            slots = store.resize(slots, ledger.weights.ndim - 1, number)
+        return AdaptiveState(ledger, slots)
 
     def plan(self, losses: Tensor, state: AdaptiveState, mask: Tensor | None = None) -> tuple[Plan, AdaptiveState]:
         """What an iterate with these losses (*B, m) does to the copies, which are left as they are, and the new state.

@@ -1,4 +1,4 @@
-"""The weighted average of all iterates."""
+"""The weighted average of all iterates (for power 0, the output of Algorithm 1)."""
 
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -6,7 +6,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from equipoise.batch import Number, fit_mask
+from equipoise.batch import Number, check_non_negative, fit_mask, wide_dtype
 from equipoise.conversion.protocol import (
     Conversion,
     Params,
@@ -18,7 +18,6 @@ from equipoise.conversion.protocol import (
     recordable,
     snapshot,
 )
-from equipoise.errors import require
 
 
 class AverageState(NamedTuple):
@@ -59,13 +58,13 @@ class Average(Conversion[AverageState]):
     power: Number = 0.0
 
     def __post_init__(self) -> None:
-        power = torch.as_tensor(self.power)
-        require(bool(((power >= 0) & torch.isfinite(power)).all()), "power must be non-negative and finite", self.power)
+        check_non_negative("power", self.power)
 
     def init(self, params: Params, losses: Tensor) -> AverageState:
         """An average of nothing, which is the parameters given."""
         check(params, losses)
-        weight = torch.zeros(losses.shape[:-1], dtype=weight_dtype(losses), device=losses.device)
+        # Σ tᵖ grows beyond what float32 counts.
+        weight = torch.zeros(losses.shape[:-1], dtype=wide_dtype(losses.device), device=losses.device)
         return AverageState({name: snapshot(tensor) for name, tensor in params.items()}, weight, weight.clone())
 
     def update(
@@ -89,11 +88,6 @@ class Average(Conversion[AverageState]):
     def output(self, state: AverageState) -> dict[str, Tensor]:
         """The average."""
         return {name: tensor.clone() for name, tensor in state.params.items()}
-
-
-def weight_dtype(losses: Tensor) -> torch.dtype:
-    """float64 where the device has it: Σ tᵖ grows beyond what float32 counts."""
-    return torch.float32 if losses.device.type == "mps" else torch.float64
 
 
 def iterate_weight(count: Tensor, power: Number) -> Tensor:

@@ -1,4 +1,4 @@
-"""The ledger of the adaptive conversion: which iterates are kept, with which weights, in which slots.
+"""The ledger of the adaptive conversion (Algorithm 2, lines 4 to 20): which iterates are kept, and their weights.
 
 Pure arithmetic on objective vectors. What must happen to the copies of the parameters comes out as
 a `Plan`, which a store carries out.
@@ -10,12 +10,12 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from equipoise.batch import Number, check_state, fit_mask
-from equipoise.conversion.average import iterate_weight, weight_dtype
+from equipoise.batch import Number, check_state, fit_mask, wide_dtype
+from equipoise.conversion.average import iterate_weight
 from equipoise.conversion.protocol import Plan, record_dtype, recordable
 from equipoise.errors import require
 
-__all__ = ["Ledger", "LedgerState", "Plan"]
+__all__ = ["Ledger", "LedgerState"]
 
 
 class LedgerState(NamedTuple):
@@ -78,7 +78,7 @@ class Ledger:
         slots = _FIRST_SLOTS if self.capacity is None else self.capacity
         batch, m = losses.shape[:-1], losses.shape[-1]
         observed = torch.full(losses.shape, torch.inf, dtype=record_dtype(losses), device=losses.device)
-        weights = torch.zeros((*batch, slots), dtype=weight_dtype(losses), device=losses.device)
+        weights = torch.zeros((*batch, slots), dtype=wide_dtype(losses.device), device=losses.device)
         values = torch.full((m, *batch, slots), torch.inf, dtype=observed.dtype, device=losses.device)
         guards = values[..., : 0 if self.capacity is None else slots].clone()
         return LedgerState(values, weights, torch.zeros_like(weights[..., 0]), observed, guards)
@@ -142,7 +142,12 @@ class Ledger:
         return (state.weights > 0).sum(-1)
 
     def _enter(self, members: "_Members", point: "_Point", valid: Tensor) -> "_Entry":
-        """The dominance step of Algorithm 2, where `valid`."""
+        """The dominance step of Algorithm 2, where `valid`.
+
+        By the paper's lines: A is `below` (5), and the point enters if it is empty (6, 12); else each member of A is
+        given an equal share of the point's weight, `credit` (8 to 10). B is `above` (14); if the point enters, it has
+        its own weight and that of B, `inherited` (13, 16), and B is `cleared` (17, 18).
+        """
         values, guards, weights = members
         f, guard, share = point
         below, above = _all(values <= guard), _all(guards >= f)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from equipoise.datasets.cifar import records_from_pickle
 from equipoise.datasets.files import File
 
-__all__ = ["Layout", "Source", "known_name", "names", "sources"]
+__all__ = ["SOURCES", "Layout", "Source", "known_name", "names", "sources"]
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,6 @@ import io
 import lzma
 import os
 import platform
-import tempfile
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -16,6 +15,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from equipoise.atomic import replacing
 from equipoise.errors import EquipoiseError
 
 __all__ = [
@@ -209,8 +209,5 @@ def _read_copy(copy: Path, file: File) -> Bytes | None:
 
 
 def _write_copy(copy: Path, content: Bytes) -> None:
-    copy.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=copy.parent, prefix=".decoded-") as workshop:
-        temporary = Path(workshop) / copy.name
-        np.save(temporary, content, allow_pickle=False)
-        temporary.replace(copy)
+    with replacing(copy) as file:
+        np.save(file, content, allow_pickle=False)

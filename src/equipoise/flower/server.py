@@ -145,16 +145,14 @@ class Server:
         if not isinstance(how, Adaptive):
             self.record = how.update(self.learned, losses, self.record, mask=mask)
             return
-        ledger, slots = how.ledger.grown(self.record.ledger), self.record.slots
-        if ledger.weights.shape != self.record.ledger.weights.shape:
-            slots = store.resize(slots, 0, ledger.weights.shape[-1])
-        plan, ledger = how.ledger.update(losses, ledger, mask)
+        plan, record = how.plan(losses, how.grown(self.record), mask)
         numbers = Numbers(*(number.item() for number in plan))  # type: ignore[arg-type]
-        views = [{name: held[j] for name, held in slots.items()} for j in range(ledger.weights.shape[-1])]
+        slots, number = record.slots, record.ledger.weights.shape[-1]
+        views = [{name: held[j] for name, held in slots.items()} for j in range(number)]
         carry_out(numbers, self.learned, InMemory(views, follows=True))
         self._changed |= {numbers.into} if numbers.mix > 0 else set()
         self._changed |= {numbers.write} if numbers.gain > 0 else set()
-        self.record = AdaptiveState(ledger, slots)
+        self.record = record
 
     # --------------------------------------------------------------------------- checkpoints
     def settings(self) -> dict[str, str]:

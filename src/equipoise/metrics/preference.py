@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from equipoise.errors import require
+from equipoise.preference import inverse
 
 
 def tch(losses: Tensor, preference: Tensor | Sequence[float], ideal: float | Tensor = 0.0) -> Tensor:
@@ -77,10 +78,7 @@ def angle(losses: Tensor, preference: Tensor | Sequence[float], ideal: float | T
         [0.0, 0.322]
     """
     preference = _fitting(losses, preference)
-    least = preference.amin(-1, keepdim=True)
-    # 1/w scaled by the smallest w, so that a zero in w gives the axis and not an infinite ray.
-    ray = (least / preference.where(preference != 0, 1)).where(preference != least, 1)
-    a, b = _unit(losses - ideal), _unit(ray)
+    a, b = _unit(losses - ideal), _unit(inverse(preference))
     return 2 * torch.atan2(_norm(a - b), _norm(a + b))
 
 

@@ -2,6 +2,7 @@
 
 from torch import Tensor
 
+from equipoise.batch import apply
 from equipoise.minnorm import min_norm
 
 
@@ -26,5 +27,5 @@ def pareto_stationarity(gramian: Tensor) -> Tensor:
         0.0
     """
     alpha = min_norm(gramian)
-    pull = (gramian.detach().to(alpha.dtype) @ alpha.unsqueeze(-1)).squeeze(-1)
+    pull = apply(gramian.detach().to(alpha.dtype), alpha)
     return (alpha * pull).sum(-1).clamp_min(0.0).sqrt().to(gramian.dtype)

@@ -1,4 +1,4 @@
-"""Points of the box [lower, upper]^d."""
+"""Points of the box [lower, upper]^d, and of a line."""
 
 import torch
 from torch import Tensor
@@ -22,3 +22,9 @@ def uniform(count: int, d: int, seed: int, *, lower: float, upper: float) -> Ten
     generator = torch.Generator().manual_seed(seed)
     unit = torch.rand(count, d, generator=generator, dtype=torch.float32)
     return unit * (upper - lower) + lower
+
+
+def line(n: int, start: float, end: float) -> Tensor:
+    """Equally spaced numbers from one end to the other, (n,) in float64."""
+    require(n >= 2, "n must be at least 2", n)
+    return torch.linspace(start, end, n, dtype=torch.float64)

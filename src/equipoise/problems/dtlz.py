@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from equipoise.errors import require
-from equipoise.preference import validate
+from equipoise.preference import inverse, validate
 from equipoise.problems import box
 from equipoise.problems.pieces import Pieces, inside, snap, spread
 
@@ -136,7 +136,7 @@ class DTLZ1(DTLZ):
 
         f_i ∝ 1/w_i with Σ_i f_i = 1/2. Objectives of weight zero share the 1/2 equally.
         """
-        ray = _ray(validate(preference, self.m))
+        ray = _ray(preference, self.m)
         return ray / (2 * ray.sum(-1, keepdim=True))
 
 
@@ -183,7 +183,7 @@ class DTLZ2(DTLZ):
 
         f_i ∝ 1/w_i with Σ_i f_i² = 1. Objectives of weight zero are equal, and the others zero.
         """
-        ray = _ray(validate(preference, self.m))
+        ray = _ray(preference, self.m)
         length: Tensor = torch.linalg.vector_norm(ray, dim=-1, keepdim=True)
         return ray / length
 
@@ -346,8 +346,6 @@ def _sticks(u: Tensor) -> Tensor:
     return u ** (1 / torch.arange(u.shape[-1], 0, -1, dtype=u.dtype))
 
 
-def _ray(w: Tensor) -> Tensor:
-    """1/w up to scale, in float64; zeros in w are the same small number, and outweigh all else."""
-    w = w.to(torch.float64)
-    least = w.detach().amin(-1, keepdim=True)
-    return torch.where(w == 0, 1, least / torch.where(w == 0, 1, w))
+def _ray(preference: Tensor, m: int) -> Tensor:
+    """1/w up to scale, (*B, m) in float64."""
+    return inverse(validate(preference, m).to(torch.float64))

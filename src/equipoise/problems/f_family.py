@@ -9,8 +9,7 @@ import torch
 from torch import Tensor
 
 from equipoise.errors import require
-from equipoise.preference import validate
-from equipoise.problems import box
+from equipoise.problems import box, root_front
 
 
 @dataclass(frozen=True)
@@ -65,25 +64,18 @@ class FProblem(ABC):
 
     def pareto_set(self, n: int) -> Tensor:
         """Pareto-optimal variables (n, d), f1 increasing."""
-        x1 = _roots(n).square().unsqueeze(-1)
+        x1 = box.line(n, 0, 1).square().unsqueeze(-1)
         curve = self.curve(x1)
         return torch.cat((x1, (1 + curve) / 2 if self.centred else curve), -1)
 
     def front(self, n: int) -> Tensor:
         """The front (n, 2), f1 increasing from 0; √f1 is equally spaced."""
-        s = _roots(n)
+        s = box.line(n, 0, 1)
         return torch.stack((s.square(), 1 - s), -1)
 
     def solution(self, preference: Tensor) -> Tensor:
-        """Exact TCH solution: preference (*B, 2) to objective values (*B, 2), in float64.
-
-        √f1 is the positive root s of w1 s² = w2 (1 - s), that is s = 2√w2/q with
-        q = √w2 + √(w2 + 4w1); then f1 = s² = 4w2/q² and f2 = 1 - s = 4w1/q².
-        """
-        w = validate(preference, self.m).to(torch.float64)
-        w1, w2 = w[..., :1], w[..., 1:]
-        q = w2.sqrt() + (w2 + 4 * w1).sqrt()
-        return 4 * w.flip(-1) / q.square()
+        """Exact TCH solution: preference (*B, 2) to objective values (*B, 2), in float64."""
+        return root_front.solution(preference)
 
     def _index(self, x1: Tensor) -> Tensor:
         return torch.arange(2, self.d + 1, dtype=x1.dtype, device=x1.device)
@@ -254,8 +246,3 @@ class F6(FProblem):
 
     def _even_term(self, y: Tensor) -> Tensor:
         return y.square().square() if self.quartic else y.square()
-
-
-def _roots(n: int) -> Tensor:
-    require(n >= 2, "n must be at least 2", n)
-    return torch.linspace(0, 1, n, dtype=torch.float64)

@@ -54,11 +54,11 @@ class VLMOP1:
 
     def pareto_set(self, n: int) -> Tensor:
         """Pareto-optimal variables (n, d), f1 increasing."""
-        return _positions(n).unsqueeze(-1).expand(n, self.d).contiguous()
+        return box.line(n, 0, 2).unsqueeze(-1).expand(n, self.d).contiguous()
 
     def front(self, n: int) -> Tensor:
         """The front (n, 2), f1 increasing from 0; √f1 is equally spaced."""
-        t = _positions(n)
+        t = box.line(n, 0, 2)
         return torch.stack((t, 2 - t), -1).square()
 
     def solution(self, preference: Tensor) -> Tensor:
@@ -69,8 +69,3 @@ class VLMOP1:
         """
         w = validate(preference, self.m).to(torch.float64)
         return 4 * w.flip(-1) / w.sqrt().sum(-1, keepdim=True).square()
-
-
-def _positions(n: int) -> Tensor:
-    require(n >= 2, "n must be at least 2", n)
-    return torch.linspace(0, 2, n, dtype=torch.float64)

@@ -63,11 +63,11 @@ class VLMOP2:
 
     def pareto_set(self, n: int) -> Tensor:
         """Pareto-optimal variables (n, d), f1 increasing."""
-        return (_positions(n) * self._end).unsqueeze(-1).expand(n, self.d).contiguous()
+        return (box.line(n, 1, -1) * self._end).unsqueeze(-1).expand(n, self.d).contiguous()
 
     def front(self, n: int) -> Tensor:
         """The front (n, 2), f1 increasing from 0."""
-        return _on_front(_positions(n))
+        return _on_front(box.line(n, 1, -1))
 
     def solution(self, preference: Tensor) -> Tensor:
         """Exact TCH solution: preference (*B, 2) to objective values (*B, 2), in float64.
@@ -93,11 +93,6 @@ class VLMOP2:
             # At an end of the front (a zero in the preference) the slope may vanish.
             slope = torch.where(slope > 0, slope, torch.inf)
         return _on_front(t - excess(t) / slope)
-
-
-def _positions(n: int) -> Tensor:
-    require(n >= 2, "n must be at least 2", n)
-    return torch.linspace(1, -1, n, dtype=torch.float64)
 
 
 def _on_front(t: Tensor) -> Tensor:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from equipoise.errors import require
 from equipoise.preference import validate
-from equipoise.problems import box
+from equipoise.problems import box, root_front
 from equipoise.problems.pieces import Pieces, inside, snap, spread
 
 _HALVINGS = 60  # of an interval shorter than 1: below the spacing of float64
@@ -72,7 +72,7 @@ class ZDT(ABC):
 
     def _firsts(self, n: int) -> Tensor:
         """Values (n,) of f1 along the front."""
-        return _unit(n).square()
+        return box.line(n, 0, 1).square()
 
     def _variable(self, f1: Tensor) -> Tensor:
         """The x_1 that has this f1."""
@@ -106,15 +106,8 @@ class ZDT1(ZDT):
         return g - _sqrt(f1) * g.sqrt()
 
     def solution(self, preference: Tensor) -> Tensor:
-        """Exact TCH solution: preference (*B, 2) to objective values (*B, 2), in float64.
-
-        √f1 is the positive root s of w1 s² = w2 (1 - s), that is s = 2√w2/q with
-        q = √w2 + √(w2 + 4w1); then f1 = s² = 4w2/q² and f2 = 1 - s = 4w1/q².
-        """
-        w = validate(preference, self.m).to(torch.float64)
-        w1, w2 = w[..., :1], w[..., 1:]
-        q = w2.sqrt() + (w2 + 4 * w1).sqrt()
-        return 4 * w.flip(-1) / q.square()
+        """Exact TCH solution: preference (*B, 2) to objective values (*B, 2), in float64."""
+        return root_front.solution(preference)
 
 
 @dataclass(frozen=True)
@@ -140,7 +133,7 @@ class ZDT2(ZDT):
         return g - f1.square() / g
 
     def _firsts(self, n: int) -> Tensor:
-        return _unit(n)
+        return box.line(n, 0, 1)
 
     def solution(self, preference: Tensor) -> Tensor:
         """Exact TCH solution: preference (*B, 2) to objective values (*B, 2), in float64.
@@ -188,7 +181,7 @@ class ZDT3(ZDT):
 
     def _firsts(self, n: int) -> Tensor:
         roots = [(math.sqrt(start), math.sqrt(end)) for start, end in self.pieces]
-        return spread(_unit(n), roots).square()
+        return spread(box.line(n, 0, 1), roots).square()
 
     def solution(self, preference: Tensor) -> Tensor:
         """Exact TCH solution: preference (*B, 2) to objective values (*B, 2), in float64.
@@ -290,8 +283,7 @@ class ZDT6(ZDT):
         return g - f1.square() / g
 
     def _firsts(self, n: int) -> Tensor:
-        require(n >= 2, "n must be at least 2", n)
-        return torch.linspace(_LEAST, 1, n, dtype=torch.float64)
+        return box.line(n, _LEAST, 1)
 
     def _variable(self, f1: Tensor) -> Tensor:
         # f1 descends from 1 at 0 to its minimum at the first peak of the sine.
@@ -310,11 +302,6 @@ class ZDT6(ZDT):
         found = ZDT2().solution(preference)
         end = found.new_tensor((_LEAST, 1 - _LEAST**2))
         return torch.where(found[..., :1] < _LEAST, end, found)
-
-
-def _unit(n: int) -> Tensor:
-    require(n >= 2, "n must be at least 2", n)
-    return torch.linspace(0, 1, n, dtype=torch.float64)
 
 
 def _sqrt(x: Tensor) -> Tensor:

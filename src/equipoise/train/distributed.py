@@ -12,7 +12,7 @@ from torch import Tensor
 
 from equipoise.weighting.protocol import working_dtype
 
-__all__ = ["Group", "Seen", "everywhere", "mean_losses", "mean_rows", "ranks"]
+__all__ = ["Group", "Seen", "everywhere", "mean_losses", "mean_rows"]
 
 Group: TypeAlias = "dist.ProcessGroup | None"
 """The processes that train together; None: all of them."""
@@ -34,14 +34,14 @@ class Seen(NamedTuple):
         return None if self.counts is None else self.counts > 0
 
 
-def ranks(group: Group) -> int:
+def _ranks(group: Group) -> int:
     """How many processes train together, R."""
     return dist.get_world_size(group) if dist.is_available() and dist.is_initialized() else 1
 
 
 def everywhere(fact: bool, device: torch.device, group: Group) -> bool:  # noqa: FBT001
     """Whether something is so on all ranks, which must all ask."""
-    if ranks(group) == 1:
+    if _ranks(group) == 1:
         return fact
     worst = torch.tensor(float(fact), device=device)
     dist.all_reduce(worst, dist.ReduceOp.MIN, group=group)
@@ -56,7 +56,7 @@ def mean_losses(values: Tensor, counts: Tensor | None, group: Group) -> Seen:
         counts: This rank's samples of each, (m,); None: as many on every rank.
         group: The processes.
     """
-    R = ranks(group)
+    R = _ranks(group)
     local = values if counts is None else torch.where(counts > 0, values, 0.0)
     if R == 1:
         return Seen(local, counts, None)
@@ -73,7 +73,7 @@ def mean_losses(values: Tensor, counts: Tensor | None, group: Group) -> Seen:
 
 def mean_rows(rows: Tensor, seen: Seen, group: Group) -> Tensor:
     """The gradients of the losses over all ranks, (m, d), from this rank's; 0 where absent here and everywhere."""
-    R = ranks(group)
+    R = _ranks(group)
     if seen.counts is None and R == 1:
         return rows
     weight = torch.ones_like(rows[:, :1]) if seen.share is None else seen.share.to(rows).unsqueeze(-1)

@@ -11,7 +11,7 @@ from equipoise.errors import IdealPointWarning, NonFiniteLossError
 from equipoise.host import Fetched, fetch
 from equipoise.weighting.floor import below, lowered
 
-__all__ = ["Floor", "Watch", "blame"]
+__all__ = ["Floor", "Watch", "sound"]
 
 
 class _Shown(NamedTuple):
@@ -108,7 +108,7 @@ class Watch:
 
 def _refuse(values: Tensor, names: tuple[str, ...], step: int) -> None:
     if not sound(values):
-        raise NonFiniteLossError(blame(values, names, step))
+        raise NonFiniteLossError(_blame(values, names, step))
 
 
 def sound(values: Tensor) -> bool:
@@ -117,7 +117,7 @@ def sound(values: Tensor) -> bool:
     return math.isfinite(float(values.sum())) or bool(torch.isfinite(values).all())
 
 
-def blame(values: Tensor, names: tuple[str, ...], step: int) -> str:
+def _blame(values: Tensor, names: tuple[str, ...], step: int) -> str:
     """Which losses are not finite."""
     found = [
         f"{value} for {name}" for name, value in zip(names, values.tolist(), strict=True) if not math.isfinite(value)

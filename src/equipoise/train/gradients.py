@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-__all__ = ["jacobian_rows", "steered"]
+__all__ = ["jacobian_rows", "row_dtype", "steered"]
 
 
 def jacobian_rows(losses: Tensor, params: Sequence[Tensor]) -> Tensor:

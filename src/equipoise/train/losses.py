@@ -8,7 +8,7 @@ from torch import Tensor
 
 from equipoise.errors import require
 
-__all__ = ["Counts", "Losses", "stack_counts", "stack_losses"]
+__all__ = ["Counts", "Losses", "check_graph", "stack_counts", "stack_losses"]
 
 Losses = Tensor | Sequence[Tensor] | Mapping[str, Tensor]
 """One loss per objective: a tensor (m,), or numbers in their order or by name."""

@@ -5,7 +5,7 @@ from typing import Any
 
 from torch import Tensor
 
-from equipoise.batch import constant
+from equipoise.batch import constant, wide_dtype
 from equipoise.metrics import preference as trade_off
 
 __all__ = ["describe_step", "duals"]
@@ -40,7 +40,7 @@ def describe_step(
 ) -> dict[str, float]:
     """Losses, weighted losses, coefficients and λ by name, and how well the preference is met."""
     preference = preference.to(losses)
-    above = scaled(weighting, state, losses.double() if losses.device.type != "mps" else losses)
+    above = scaled(weighting, state, losses.to(wide_dtype(losses.device)))
     vectors = {
         "loss": losses,
         "weighted": preference * above,

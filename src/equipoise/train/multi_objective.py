@@ -1,8 +1,7 @@
-"""The shell around one's own training loop."""
+"""`MultiObjective`: the shell that puts a weighting and a conversion into one's own training loop."""
 
 import os
 import warnings
-import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from functools import partial
@@ -11,25 +10,22 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from equipoise import preference as preferences
 from equipoise.conversion import Adaptive, Conversion
 from equipoise.conversion.protocol import record_dtype
 from equipoise.errors import StateMismatchError, require
 from equipoise.registry import Method, resolve
 from equipoise.replay import Replayed
 from equipoise.state import flatten, unflatten
-from equipoise.train import recorded, sharded
-from equipoise.train.archive import Archive, Direct, Planned, Record, capacity
+from equipoise.train import arguments, recorded, sharded
 from equipoise.train.checkpoint import check_configuration, check_tensors, describe
-from equipoise.train.courier import Aside, Courier, ToHost
-from equipoise.train.disk import OnDisk
 from equipoise.train.distributed import Group, Seen, everywhere, mean_losses, mean_rows
 from equipoise.train.finite import Floor, Watch, sound
 from equipoise.train.gradients import jacobian_rows, row_dtype, steered
 from equipoise.train.losses import Counts, Losses, check_graph, stack_counts, stack_losses
 from equipoise.train.monitor import describe_step, duals
 from equipoise.train.pending import Call, Mean, Pending
-from equipoise.train.slots import Slots, on_device, on_host
+from equipoise.train.steps import attach, detach, overflow, release, unless
+from equipoise.train.stores import new_courier, new_record
 from equipoise.weighting import Linear, Weighting
 from equipoise.weighting.floor import floor
 
@@ -55,8 +51,6 @@ class _Saved(NamedTuple):
     losses: Tensor
 
 
-_Arguments = tuple[tuple[Any, ...], dict[str, Any]]
-"""Of a call: positional ones and those by name."""
 _Chosen = tuple[Tensor, Any]
 """Coefficients (m,), and the state of the weighting that they go with."""
 
@@ -131,23 +125,18 @@ class MultiObjective:
         store: str | os.PathLike[str] = "device",
         on_store_error: Literal["raise", "keep"] = "raise",
     ) -> None:
-        _check_model(model)
-        _check_weighting(weighting)
+        arguments.check_model(model)
+        arguments.check_weighting(weighting)
         method = resolve(weighting)
         require(method.transform is None, "weighting must not be a method whose clients transform losses", weighting)
         weighting, conversion = method.weighting, method.conversion if conversion is None else conversion
-        _check_conversion(conversion)
-        if preference is None:
-            raise ValueError("preference must be given, one entry per objective; found None")
-        _check_choices(every, check, on_nonfinite, on_store_error)
-        _check_store(store, conversion)
-        w = preferences.validate(preference).detach()
-        require(w.ndim == 1, "preference must have shape (m,)", tuple(w.shape))
+        arguments.check_conversion(conversion)
+        w = arguments.check_preference(preference)
+        arguments.check_choices(every, check, on_nonfinite, on_store_error)
+        arguments.check_store(store, conversion)
         names = None if names is None else tuple(names)
         if names is not None:
-            m = len(w)
-            require(len(names) == m, f"names must have {m} entries, as the preference has", len(names))
-            require(len(set(names)) == m, "names must differ from one another", names)
+            arguments.check_names(names, len(w))
 
         self.model, self.weighting, self.conversion = model, weighting, conversion
         self.every, self.names = every, names
@@ -157,7 +146,7 @@ class MultiObjective:
         self._group = process_group
         self._params = recorded.Recorded(model, parameters)
         if self._params.sharded:
-            _check_sharded(weighting, conversion, on_nonfinite)
+            arguments.check_sharded(weighting, conversion, on_nonfinite)
         start = self._params()
         floats = [p.dtype for p in start.values() if p.is_floating_point()]
         self._dtype = torch.promote_types(floats[0], torch.float32) if floats else torch.float32
@@ -178,10 +167,10 @@ class MultiObjective:
         self.preference = w.to(self._device, self._dtype)
         self._state = self._begin()
         if optimizer is not None:
-            _check_optimizer(optimizer, start)
-            _release(optimizer)
-        self._record = self._new_record(start, on_store_error)
-        self._optimizer = None if optimizer is None else _attach(self, optimizer)
+            arguments.check_optimizer(optimizer, start)
+            release(optimizer)
+        self._record = new_record(conversion, sharded.local(start), self._template(), store, on_store_error)
+        self._optimizer = None if optimizer is None else attach(self, optimizer)
 
     def __repr__(self) -> str:
         w = [round(entry, 4) for entry in self.preference.tolist()]
@@ -266,9 +255,7 @@ class MultiObjective:
     def close(self) -> None:
         """Let go of the optimizer, and of the folder if the store is one; the solution stays."""
         if self._optimizer is not None:
-            for handle in self._optimizer.handles:
-                handle.remove()
-            _ATTACHED.pop(self._optimizer.optimizer, None)
+            detach(self._optimizer)
         self._optimizer = None
         self.discard()
         self._record.close()
@@ -402,7 +389,7 @@ class MultiObjective:
         self._statistics = {name: tensor.to(self._device) for name, tensor in self._statistics.items()}
         self.preference = self.preference.to(self._device)
         self._watch, self._replayed = self._new_watch(), self._new_replay()
-        self._record.to(self._device, self._new_courier())
+        self._record.to(self._device, new_courier(self._store, self._device))
         self.discard()
         return self
 
@@ -504,7 +491,7 @@ class MultiObjective:
         require(not self._cleared(), rule, "that its gradients were cleared before the step")
         with self._exactly():
             mean = self._pending.mean()
-            self._record_step(_unless(_overflow(optimizer), mean.values), mean.mask)
+            self._record_step(unless(overflow(optimizer), mean.values), mean.mask)
 
     def _pass_if_idle(self) -> None:
         """Let the step that comes pass if it has neither calls nor gradients: it moves nothing."""
@@ -529,20 +516,20 @@ class MultiObjective:
         if pending.calls > 0:
             self._accumulates = self._accumulates or pending.calls > 1
             with self._exactly():
-                mean, overflow = pending.mean(), _overflow(optimizer)
-                if overflow is None:
+                mean, skipped = pending.mean(), overflow(optimizer)
+                if skipped is None:
                     self._commit(mean)
                 else:
-                    self._commit(mean._replace(values=_unless(overflow, mean.values), ahead=None))
-                    self._keep(before, unless=overflow == 0)
+                    self._commit(mean._replace(values=unless(skipped, mean.values), ahead=None))
+                    self._keep(before, taken=skipped == 0)
         self.discard()
 
-    def _keep(self, before: _Committed, unless: Tensor) -> None:
-        """What a step that is skipped on the device must not show."""
-        now, ok = self._state, unless.to(self._device)
+    def _keep(self, before: _Committed, taken: Tensor) -> None:
+        """What was shown before stays where the device did not take the step."""
+        now, taken = self._state, taken.to(self._device)
         self._state = now._replace(
-            coefficients=torch.where(ok, now.coefficients, before.coefficients),
-            losses=torch.where(ok, now.losses, before.losses),
+            coefficients=torch.where(taken, now.coefficients, before.coefficients),
+            losses=torch.where(taken, now.losses, before.losses),
         )
 
     def _commit(self, mean: Mean) -> None:
@@ -603,23 +590,10 @@ class MultiObjective:
         self._watch.settle()
         self._record.settle()
 
-    def _new_record(self, start: dict[str, Tensor], on_error: Literal["raise", "keep"]) -> Record:
-        conversion, template, start = self.conversion, self._template(), sharded.local(start)
-        if not isinstance(conversion, Planned) or (self._store == "device" and not isinstance(conversion, Adaptive)):
-            return Direct(conversion, start, template)
-        slots = _open_slots(self._store, start, capacity(conversion))
-        return Archive(conversion, start, template, slots, self._new_courier(), on_error=on_error)
-
     def _new_replay(self) -> Replayed[..., tuple[Tensor, Any]] | None:
         """The weighting's arithmetic as one launch, where the time of a step is that of its launches."""
         plain = self.weighting.traceable and not self.weighting.needs
         return Replayed(self.weighting.update) if plain and self._device.type == "cuda" else None
-
-    def _new_courier(self) -> Courier | None:
-        """On the CPU nothing is gained by waiting."""
-        if self._device.type == "cpu":
-            return None
-        return Aside() if self._store == "device" else ToHost(self._device)
 
     def _new_watch(self) -> Watch:
         if self._skips:
@@ -627,127 +601,6 @@ class MultiObjective:
         if self._check == "auto":
             return Watch(self._labels, "now" if self._device.type == "cpu" else "deferred")
         return Watch(self._labels, self._check)
-
-
-class _Attached(NamedTuple):
-    """An optimizer with the hooks that were put on it."""
-
-    optimizer: torch.optim.Optimizer
-    handles: tuple[torch.utils.hooks.RemovableHandle, ...]
-
-
-_ATTACHED: weakref.WeakKeyDictionary[torch.optim.Optimizer, weakref.ref[MultiObjective]] = weakref.WeakKeyDictionary()
-"""Who heeds the steps of an optimizer; neither is kept alive."""
-
-
-def _release(optimizer: torch.optim.Optimizer) -> None:
-    """Close whoever has the optimizer, such as the run of a notebook's cell before it was run again."""
-    holder = _ATTACHED.get(optimizer)
-    earlier = None if holder is None else holder()
-    if earlier is not None:
-        text = "an earlier MultiObjective had this optimizer, and was closed: its solution stays, it records no more"
-        warnings.warn(text, stacklevel=3)
-        earlier.close()
-
-
-def _attach(mol: MultiObjective, optimizer: torch.optim.Optimizer) -> _Attached:
-    """Hooks that do not keep `mol` alive: an optimizer may outlive it."""
-    alive = _ATTACHED[optimizer] = weakref.ref(mol)
-
-    def before(optimizer: torch.optim.Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Arguments | None:
-        shell = alive()
-        if shell is None:
-            return None
-        named = "closure" in kwargs
-        closure = kwargs["closure"] if named else next(iter(args[1:]), None)  # the first is the optimizer
-        if closure is None:
-            shell._before_step(optimizer)
-            return None
-        within = shell._within_step(optimizer, closure)
-        return (args, {**kwargs, "closure": within}) if named else ((args[0], within), kwargs)
-
-    def after(optimizer: torch.optim.Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:  # noqa: ARG001
-        shell = alive()
-        if shell is not None:
-            shell._after_step(optimizer)
-
-    handles = (optimizer.register_step_pre_hook(before), optimizer.register_step_post_hook(after))
-    return _Attached(optimizer, handles)
-
-
-def _check_model(model: object) -> None:
-    rule = "model must be a torch.nn.Module, which has its parameters"
-    require(isinstance(model, nn.Module), rule, lambda: f"a {type(model).__name__}")
-
-
-def _check_weighting(weighting: object) -> None:
-    """Raise ValueError for an argument that is meant for another place; `resolve` sees to the rest."""
-    rule = "weighting must be a weighting such as OMD(), a Method or its name; did you mean {}=?"
-    other = isinstance(weighting, torch.optim.Optimizer)
-    require(not other, rule.format("optimizer"), lambda: f"the optimizer {type(weighting).__name__}")
-    other = isinstance(weighting, Tensor | list | tuple)
-    require(not other, rule.format("preference"), lambda: f"{weighting!r:.80}")
-
-
-def _check_optimizer(optimizer: torch.optim.Optimizer, params: Mapping[str, Tensor]) -> None:
-    require(isinstance(optimizer, torch.optim.Optimizer), "optimizer must be a torch optimizer", type(optimizer))
-    held = {id(p) for group in optimizer.param_groups for p in group["params"]}
-    known = any(id(p) in held for p in params.values())
-    require(known, "optimizer must hold parameters of the model", "none of those that are recorded")
-
-
-def _check_choices(every: int | None, check: str, on_nonfinite: str, on_store_error: str) -> None:
-    require(every is None or every >= 1, "every must be None or at least 1", every)
-    require(check in {"auto", "now", "deferred"}, 'check must be "auto", "now" or "deferred"', check)
-    require(on_nonfinite in {"raise", "skip"}, 'on_nonfinite must be "raise" or "skip"', on_nonfinite)
-    require(
-        on_nonfinite == "raise" or check != "deferred",
-        'check must not be "deferred" with on_nonfinite="skip"',
-        check,
-    )
-    require(on_store_error in {"raise", "keep"}, 'on_store_error must be "raise" or "keep"', on_store_error)
-
-
-def _check_conversion(conversion: Conversion[Any]) -> None:
-    given: object = conversion
-    known = hasattr(given, "output") and not isinstance(given, type)
-    require(known, "conversion must be one such as Adaptive(capacity=8), Average() or Last()", given)
-    require(
-        not (isinstance(conversion, Adaptive) and conversion.capacity is None),
-        "conversion must have a capacity in a training loop: without one every iterate that no other dominates is "
-        "kept, each a copy of the model, and with mini-batch losses their number grows with the run; "
-        "take Adaptive(capacity=8)",
-        conversion,
-    )
-
-
-def _check_sharded(weighting: Weighting[Any], conversion: Conversion[Any], on_nonfinite: str) -> None:
-    """Raise ValueError for what needs whole parameters."""
-    require(
-        not weighting.needs,
-        "weighting must need losses alone where parameters are sharded: gradients of single losses do not reach shards",
-        weighting,
-    )
-    rule = "conversion must be Last, Average or Adaptive where parameters are sharded"
-    require(isinstance(conversion, Planned), rule, conversion)
-    rule = 'on_nonfinite must be "raise" where parameters are sharded: a call that is left out has no backward pass'
-    require(on_nonfinite == "raise", rule, on_nonfinite)
-
-
-def _check_store(store: object, conversion: Conversion[Any]) -> None:
-    rule = 'store must be "device", "host" or a folder'
-    require(isinstance(store, str | os.PathLike) and os.fspath(store) != "", rule, repr(store))
-    require(
-        store == "device" or isinstance(conversion, Planned),
-        'store must be "device" for a conversion other than Last, Average and Adaptive',
-        repr(store),
-    )
-
-
-def _open_slots(store: str | os.PathLike[str], params: Mapping[str, Tensor], number: int) -> Slots:
-    if store == "device":
-        return on_device(params, number)
-    return on_host(params, number) if store == "host" else OnDisk(store, params, number)
 
 
 def _looks_ahead(weighting: Any) -> bool:  # noqa: ANN401
@@ -763,16 +616,3 @@ def _looks_ahead(weighting: Any) -> bool:  # noqa: ANN401
 
 def _differentiated(pending: Pending, call: Call, cleared: Callable[[], bool], gradient: Tensor) -> None:  # noqa: ARG001
     pending.differentiated(call, cleared)
-
-
-def _overflow(optimizer: torch.optim.Optimizer) -> Tensor | None:
-    """What a gradient scaler tells an optimizer that skips steps by itself, as fused ones do: > 0 for a skip."""
-    found: Tensor | None = getattr(optimizer, "found_inf", None)
-    return found
-
-
-def _unless(overflow: Tensor | None, values: Tensor) -> Tensor:
-    """The losses, or NaN where the step is skipped on the device: these commit and record nothing."""
-    if overflow is None:
-        return values
-    return torch.where(overflow.to(values.device) > 0, torch.nan, values)

@@ -10,7 +10,7 @@ from torch.optim.swa_utils import update_bn
 from equipoise.errors import require
 from equipoise.train import sharded
 
-__all__ = ["Recorded", "recalibrated", "swapped"]
+__all__ = ["Recorded", "full_state", "holds", "recalibrated", "swapped"]
 
 
 class Recorded:

@@ -128,7 +128,7 @@ class InMemory:
             blend(old, new, 1.0)
 
     def check(self) -> None:
-        """They always are."""
+        """Slots in memory are always those of this run."""
 
     def to(self, device: torch.device) -> None:
         """Move the slots, or pin them, since memory is swapped with what θ is copied to."""

@@ -6,10 +6,9 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from equipoise.batch import Number, per_instance
-from equipoise.errors import require
+from equipoise.batch import Number, apply, check_non_negative, per_instance
 from equipoise.minnorm import min_norm_at
-from equipoise.weighting.local import Local, OnGramian, apply, norm
+from equipoise.weighting.local import Local, OnGramian, norm
 
 _STEPS = 50
 """More than ever needed: the search converges quadratically, in some five."""
@@ -49,8 +48,7 @@ class CAGrad(OnGramian):
     c: Number = 0.5
 
     def __post_init__(self) -> None:
-        c = torch.as_tensor(self.c)
-        require(bool(((c >= 0) & c.isfinite()).all()), "c must be non-negative and finite", self.c)
+        check_non_negative("c", self.c)
 
     def combine(self, seen: Local, precision: float) -> Tensor:
         """Coefficients w + c‖g₀‖ α/‖g_α‖, shape (*B, m)."""

@@ -7,6 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from equipoise.batch import apply
 from equipoise.errors import require
 from equipoise.minnorm import min_norm
 from equipoise.weighting.local import Local, Target, observe_local
@@ -130,7 +131,7 @@ class EPO(Weighting[EPOState]):
         if self.scale:
             size = C.abs().amax((-2, -1), keepdim=True)
             C = C / torch.where(size > 0, size, 1.0)
-        Ca = (C @ a.unsqueeze(-1)).squeeze(-1)
+        Ca = apply(C, a)
         if self.scale:
             Ca = torch.where(Ca.abs() <= _ROUNDING * r.amax(-1, keepdim=True), 0.0, Ca)
         balance = mu > self.tolerance

@@ -6,7 +6,7 @@ from typing import ClassVar, Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from equipoise.batch import Number, per_instance
+from equipoise.batch import Number, check_non_negative, per_instance
 from equipoise.errors import require
 from equipoise.simplex import Entropic
 from equipoise.weighting.protocol import Weighting, emit, observe, working_dtype
@@ -66,12 +66,7 @@ class ExcessRisk(Weighting[ExcessRiskState]):
     weigh: Literal["excess", "gradients"] = "excess"
 
     def __post_init__(self) -> None:
-        eta = torch.as_tensor(self.step_size)
-        require(
-            bool(((eta >= 0) & torch.isfinite(eta)).all()),
-            "step_size must be non-negative and finite",
-            self.step_size,
-        )
+        check_non_negative("step_size", self.step_size)
         orders = {"simultaneous", "alternating"}
         require(self.order in orders, 'order must be "simultaneous" or "alternating"', self.order)
         require(self.weigh in {"excess", "gradients"}, 'weigh must be "excess" or "gradients"', self.weigh)
@@ -126,7 +121,7 @@ class ExcessRisk(Weighting[ExcessRiskState]):
 
     @property
     def dual(self) -> bool:
-        """They are."""
+        """True: the coefficients are λ∘w."""
         return True
 
     def weights(self, state: ExcessRiskState) -> Tensor:

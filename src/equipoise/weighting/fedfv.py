@@ -6,9 +6,9 @@ from typing import ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from equipoise.batch import Number, per_instance
+from equipoise.batch import Number, apply, check_state, per_instance
 from equipoise.errors import require
-from equipoise.weighting.local import apply, norm, observe_local
+from equipoise.weighting.local import norm, observe_local
 from equipoise.weighting.protocol import Weighting, working_dtype
 
 _ROUNDING = 1e-12
@@ -80,11 +80,7 @@ class FedFV(Weighting[FedFVState]):
         **extra: Tensor,
     ) -> tuple[Tensor, FedFVState]:
         """The coefficients of ḡ over the clients, shape (*B, m)."""
-        require(
-            state.step.shape == (*losses.shape[:-1], 1),
-            f"state must be of losses of shape {tuple(losses.shape)}",
-            tuple(state.step.shape),
-        )
+        check_state(state.step, losses, 1)
         seen = observe_local(losses, preference, 0.0, gramian=gramian, mask=mask, inclusion=inclusion, **extra)
         K, mean = seen.gramian, seen.weight
         height = torch.where(seen.valid, losses.detach().to(mean), 0.0)

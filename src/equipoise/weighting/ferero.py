@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from equipoise.batch import Number, check_state, per_instance
+from equipoise.batch import Number, apply, check_non_negative, check_state, per_instance
 from equipoise.errors import require
 from equipoise.simplex import Euclidean
 from equipoise.weighting.local import Local, Target, observe_local, ray
@@ -140,7 +140,7 @@ class ExactDual:
 
     def _cut(self, c: Tensor, K: Tensor) -> Tensor:
         """The factor that brings c inside the trust radius, (*B, 1)."""
-        square = (c * (K @ c.unsqueeze(-1)).squeeze(-1)).sum(-1, keepdim=True)
+        square = (c * apply(K, c)).sum(-1, keepdim=True)
         largest = K.diagonal(dim1=-2, dim2=-1).amax(-1, keepdim=True)
         return torch.where(square > self.trust**2 * largest, self.trust * (largest / square).sqrt(), 1.0)
 
@@ -244,7 +244,7 @@ class DualDescent:
         descent, along = descent.to(dtype), along.to(dtype)
         going = seen.valid
         for _ in range(self.steps):
-            slope = (K @ (descent + along).unsqueeze(-1)).squeeze(-1)
+            slope = apply(K, descent + along)
             moved = _project(descent - self.rate * slope, seen.present)
             turned = along + self.rate * _orthogonal(push - slope, p)
             change = (moved - descent).abs().sum(-1, keepdim=True)
@@ -358,8 +358,7 @@ class FERERO(Weighting[FEREROState]):
     traceable: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
-        rate = torch.as_tensor(self.c_h)
-        require(bool(((rate >= 0) & rate.isfinite()).all()), "c_h must be non-negative and finite", self.c_h)
+        check_non_negative("c_h", self.c_h)
         require(isinstance(self.solver, DualSolver), "solver must be ExactDual() or DualDescent()", self.solver)
         require(self.target in {"inverse", "direct"}, 'target must be "inverse" or "direct"', self.target)
 

@@ -5,11 +5,12 @@ from typing import ClassVar, Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from equipoise.batch import constant, fit
+from equipoise.batch import apply, constant, fit
+from equipoise.preference import inverse
 from equipoise.weighting.protocol import Ideal, Stateless, Weighting, emit, observe
 from equipoise.weighting.reweighted import weigh_gramian
 
-__all__ = ["Local", "OnGramian", "Target", "apply", "norm", "observe_local", "ray"]
+__all__ = ["Local", "OnGramian", "Target", "norm", "observe_local", "ray"]
 
 Target = Literal["inverse", "direct"]
 """Where a preference points: f ∝ 1/w, as for Tchebycheff scalarization, or f ∝ w."""
@@ -99,21 +100,12 @@ class OnGramian(Weighting[Stateless]):
 def ray(weight: Tensor, target: Target, present: Tensor) -> Tensor:
     """The unit vector along which a preference w wants the losses, 0 where absent, shape (*B, m).
 
-    For "inverse" that is 1/w, scaled by the smallest w: a zero in w gives the axis, not an infinite ray.
+    For "inverse" that is 1/w; a zero in w gives the axis, not an infinite ray.
     """
-    if target == "direct":
-        along = weight
-    else:
-        least = torch.where(present, weight, torch.inf).amin(-1, keepdim=True)
-        along = torch.where(weight == least, 1.0, least / torch.where(weight == 0, 1.0, weight))
+    along = weight if target == "direct" else inverse(torch.where(present, weight, torch.inf))
     along = torch.where(present, along, 0.0)
     length: Tensor = torch.linalg.vector_norm(along, dim=-1, keepdim=True)
     return along / torch.where(length > 0, length, 1.0)
-
-
-def apply(matrix: Tensor, x: Tensor) -> Tensor:
-    """A matrix (*B, n, m) times a vector (*B, m), shape (*B, n)."""
-    return (matrix @ x.unsqueeze(-1)).squeeze(-1)
 
 
 def norm(gramian: Tensor, c: Tensor) -> Tensor:

@@ -84,7 +84,7 @@ class MGDA(Weighting[Stateless]):
 
     @property
     def dual(self) -> bool:
-        """They are, unless the gradients are scaled."""
+        """Whether the coefficients are λ∘w: unless the gradients are scaled."""
         return self.normalize == "none" or self.raw_weights
 
     def _scale(self, losses: Tensor, gramian: Tensor, part: Tensor) -> Tensor:

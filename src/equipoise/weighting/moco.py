@@ -6,7 +6,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from equipoise.batch import Number, check_state, per_instance
+from equipoise.batch import Number, apply, check_non_negative, check_positive, check_state, per_instance
 from equipoise.errors import require
 from equipoise.simplex import Euclidean
 from equipoise.weighting.protocol import Weighting, emit, observe, working_dtype
@@ -59,14 +59,10 @@ class MoCo(Weighting[MoCoState]):
     tracking_decay: float = 0.0
 
     def __post_init__(self) -> None:
-        gamma, beta, rho = (torch.as_tensor(x) for x in (self.step_size, self.tracking, self.regularization))
-        require(bool(((gamma > 0) & gamma.isfinite()).all()), "step_size must be positive and finite", self.step_size)
+        check_positive("step_size", self.step_size)
+        beta = torch.as_tensor(self.tracking)
         require(bool(((beta > 0) & (beta <= 1)).all()), "tracking must lie in (0, 1]", self.tracking)
-        require(
-            bool(((rho >= 0) & rho.isfinite()).all()),
-            "regularization must be non-negative and finite",
-            self.regularization,
-        )
+        check_non_negative("regularization", self.regularization)
         require(self.step_decay >= 0, "step_decay must be non-negative", self.step_decay)
         require(self.tracking_decay >= 0, "tracking_decay must be non-negative", self.tracking_decay)
 
@@ -111,7 +107,7 @@ class MoCo(Weighting[MoCoState]):
             gramian = tracked @ tracked.mT
         K = weigh_gramian(_given("gramian", gramian), seen.weight)
         valid = seen.valid & torch.isfinite(K.sum((-2, -1))).unsqueeze(-1)
-        pull = (K @ state.dual.unsqueeze(-1)).squeeze(-1)
+        pull = apply(K, state.dual)
         push = torch.where(
             valid & present, pull + per_instance("regularization", self.regularization, pull) * state.dual, 0.0
         )
@@ -124,7 +120,7 @@ class MoCo(Weighting[MoCoState]):
 
     @property
     def dual(self) -> bool:
-        """They are."""
+        """True: the coefficients are λ∘w."""
         return True
 
     def weights(self, state: MoCoState) -> Tensor:

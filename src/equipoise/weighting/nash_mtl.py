@@ -7,9 +7,9 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from equipoise.batch import Number, per_instance
+from equipoise.batch import Number, apply, per_instance
 from equipoise.errors import require
-from equipoise.weighting.local import Local, OnGramian, apply, norm
+from equipoise.weighting.local import Local, OnGramian, norm
 
 _RIDGE = 1e-12
 _STEPS = 100

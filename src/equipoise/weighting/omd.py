@@ -6,7 +6,7 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from equipoise.batch import Number, check_state, per_instance
+from equipoise.batch import Number, check_non_negative, check_state, per_instance
 from equipoise.errors import require
 from equipoise.simplex import Box, Euclidean, Mirror
 from equipoise.weighting.protocol import Ideal, Weighting, emit, observe, working_dtype
@@ -35,6 +35,14 @@ class OMD(Weighting[OMDState]):
 
     and the coefficients of the θ-step are λ⁽ᵗ⁾ ∘ w (eq:8). The paper's method has c = 0. For τ = 1 the mean
     ḡ⁽ᵗ⁾ = ḡ⁽ᵗ⁻¹⁾ + (g⁽ᵗ⁾ − ḡ⁽ᵗ⁻¹⁾)/τ is the gain itself.
+
+    Algorithm 1 of the paper, by its lines, is `OMD(step_size=η)` in a loop such as that of `solve_many`:
+
+        1   λ⁽¹⁾ = (1/m, …, 1/m)        `init`
+        3   f(θ⁽ᵗ⁾) and its gradients   what the loop measures
+        4   λ⁽ᵗ⁺¹⁾ by PGD or EG         `mirror.step` from λ⁽ᵗ⁾, in the state that `update` returns
+        5   θ⁽ᵗ⁺¹⁾ by PGD               the loop's step along Σ c_i ∇f_i, with the c = λ⁽ᵗ⁾ ∘ w that `update` returns
+        7   the mean of all θ⁽ᵗ⁾        the conversion `Average()`
 
     Attributes:
         step_size: η. "adaptive" takes η_t = √(μD / Σ_{s≤t} ‖g⁽ˢ⁾‖²_*), which needs no tuning: as
@@ -77,21 +85,11 @@ class OMD(Weighting[OMDState]):
                 self.step_size,
             )
         else:
-            eta = torch.as_tensor(self.step_size)
-            require(
-                bool(((eta >= 0) & torch.isfinite(eta)).all()),
-                "step_size must be non-negative and finite",
-                self.step_size,
-            )
+            check_non_negative("step_size", self.step_size)
         mirror: object = self.mirror
         sound = isinstance(mirror, Mirror) and not isinstance(mirror, type)
         require(sound, "mirror must be Euclidean(), Entropic() or PNorm()", mirror)
-        c = torch.as_tensor(self.optimism)
-        require(
-            bool(((c >= 0) & torch.isfinite(c)).all()),
-            "optimism must be non-negative and finite",
-            self.optimism,
-        )
+        check_non_negative("optimism", self.optimism)
         tau = torch.as_tensor(self.smoothing)
         sound = bool(((tau >= 1) & torch.isfinite(tau)).all())
         require(sound, "smoothing must be at least 1 and finite", self.smoothing)
@@ -133,7 +131,7 @@ class OMD(Weighting[OMDState]):
         inclusion: Tensor | None = None,
         **extra: Tensor,
     ) -> tuple[Tensor, OMDState]:
-        """Coefficients λ ∘ w, shape (*B, m), and the moved dual."""
+        """Coefficients λ⁽ᵗ⁾ ∘ w (λ⁽ᵗ⁺¹⁾ ∘ w if alternating), shape (*B, m), and the state with λ⁽ᵗ⁺¹⁾."""
         gain, weight, valid, present = observe(losses, preference, self.ideal, mask, inclusion, **extra)
         check_state(state.dual, losses)
         new = self._ascend(state, gain, present, valid)
@@ -143,7 +141,7 @@ class OMD(Weighting[OMDState]):
 
     @property
     def dual(self) -> bool:
-        """They are."""
+        """True: the coefficients are λ∘w."""
         return True
 
     @property
@@ -156,17 +154,12 @@ class OMD(Weighting[OMDState]):
         return self.mirror.weights(state.dual)
 
     def _ascend(self, state: OMDState, gain: Tensor, present: Tensor | None, valid: Tensor) -> OMDState:
-        new = state
-        push = gain
+        """The step of the dual player, taken where `valid`."""
+        push, new = gain, state
         if not _is(0, self.optimism):
-            last = gain if present is None else torch.where(present, gain, state.previous)
-            trend = last - state.previous
-            if not _is(1, self.smoothing):
-                trend = trend / per_instance("smoothing", self.smoothing, gain)
-                last = state.previous + trend
-            push = gain + per_instance("optimism", self.optimism, gain) * trend
-            new = new._replace(previous=torch.where(valid, last, state.previous))
-        if not isinstance(self.step_size, str):
+            push, mean = self._foresee(state, gain, present)
+            new = new._replace(previous=torch.where(valid, mean, state.previous))
+        if not isinstance(self.step_size, str):  # line 4 of Algorithm 1
             dual = self._move(state.dual, push, per_instance("step_size", self.step_size, gain))
             return new._replace(dual=torch.where(valid, dual, state.dual))
         norm = torch.hypot(state.norm, self.mirror.dual_norm(gain))
@@ -179,6 +172,15 @@ class OMD(Weighting[OMDState]):
         else:
             dual = self._move(state.dual, push, eta)
         return new._replace(dual=torch.where(valid, dual, state.dual), norm=torch.where(valid, norm, state.norm))
+
+    def _foresee(self, state: OMDState, gain: Tensor, present: Tensor | None) -> tuple[Tensor, Tensor]:
+        """g⁽ᵗ⁾ + c (ḡ⁽ᵗ⁾ − ḡ⁽ᵗ⁻¹⁾), and ḡ⁽ᵗ⁾; an absent objective keeps its ḡ."""
+        mean = gain if present is None else torch.where(present, gain, state.previous)
+        trend = mean - state.previous
+        if not _is(1, self.smoothing):
+            trend = trend / per_instance("smoothing", self.smoothing, gain)
+            mean = state.previous + trend
+        return gain + per_instance("optimism", self.optimism, gain) * trend, mean
 
     def _move(self, dual: Tensor, gain: Tensor, size: Number = 1.0) -> Tensor:
         return self.mirror.step(dual, gain, size, self.dual_set)

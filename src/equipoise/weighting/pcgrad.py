@@ -6,6 +6,7 @@ from typing import ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
+from equipoise.batch import check_state
 from equipoise.errors import require
 from equipoise.weighting.local import observe_local
 from equipoise.weighting.protocol import Weighting
@@ -68,11 +69,7 @@ class PCGrad(Weighting[PCGradState]):
         **extra: Tensor,
     ) -> tuple[Tensor, PCGradState]:
         """The coefficients of d over the objectives, shape (*B, m)."""
-        require(
-            state.step.shape == (*losses.shape[:-1], 1),
-            f"state must be of losses of shape {tuple(losses.shape)}",
-            tuple(state.step.shape),
-        )
+        check_state(state.step, losses, 1)
         seen = observe_local(losses, preference, 0.0, gramian=gramian, mask=mask, inclusion=inclusion, **extra)
         K, m = seen.gramian, losses.shape[-1]
         index = torch.arange(m, device=K.device)

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from equipoise import preference as preferences
+from equipoise.batch import apply, check_state
 from equipoise.errors import require
 from equipoise.minnorm import min_norm
 from equipoise.weighting.local import Local, Target, observe_local, ray
@@ -91,14 +92,10 @@ class PMTL(Weighting[PMTLState]):
         """Coefficients c, shape (*B, m)."""
         m = losses.shape[-1]
         require(len(self.references[0]) == m, f"references must have {m} entries each", len(self.references[0]))
-        require(
-            state.step.shape == (*losses.shape[:-1], 1),
-            f"state must be of losses of shape {tuple(losses.shape)}",
-            tuple(state.step.shape),
-        )
+        check_state(state.step, losses, 1)
         seen = observe_local(losses, preference, self.ideal, gramian=gramian, mask=mask, inclusion=inclusion, **extra)
         apart = self._apart(seen)
-        active = (apart @ seen.losses.unsqueeze(-1)).squeeze(-1) > 0
+        active = apply(apart, seen.losses) > 0
         searching = ~state.arrived & (state.step < self.phase_steps)
         arrived = state.arrived
         if not self.wait:

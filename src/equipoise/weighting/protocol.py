@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from equipoise import preference as preferences
-from equipoise.batch import constant, fit, fit_mask
+from equipoise.batch import constant, fit, fit_mask, wide_dtype
 from equipoise.errors import require
 
 __all__ = ["Ideal", "Observed", "Stateless", "Weighting", "Wrapper", "emit", "observe", "working_dtype"]
@@ -143,7 +143,7 @@ class Observed(NamedTuple):
 
 def working_dtype(losses: Tensor) -> torch.dtype:
     """float64 for up to 10⁴ objectives where the device has it, else float32."""
-    return torch.float32 if losses.shape[-1] > 10_000 or losses.device.type == "mps" else torch.float64
+    return torch.float32 if losses.shape[-1] > 10_000 else wide_dtype(losses.device)
 
 
 def observe(
@@ -186,7 +186,7 @@ def observe(
 def _check_preference(preference: Tensor, m: int) -> None:
     shape = tuple(preference.shape)
     require(shape[-1:] == (m,), f"preference must have {m} entries, one per objective", shape)
-    tolerance = 1e-4 if preference.dtype in {torch.float32, torch.float64} else 1e-2
+    tolerance = preferences.tolerance(preference)
     sound = _read(preference, m, lambda w: (w >= 0).all() & ((w.sum(-1) - 1.0).abs() <= tolerance).all())
     if not sound:
         preferences.validate(preference, m)

@@ -6,8 +6,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from equipoise.batch import Number, per_instance
-from equipoise.errors import require
+from equipoise.batch import Number, check_non_negative, check_positive, per_instance
 from equipoise.weighting.protocol import Stateless, Weighting, emit, observe
 from equipoise.weighting.reweighted import weigh_gramian
 
@@ -48,9 +47,8 @@ class QFFL(Weighting[Stateless]):
     step_size: Number = 0.1
 
     def __post_init__(self) -> None:
-        q, eta = torch.as_tensor(self.q), torch.as_tensor(self.step_size)
-        require(bool(((q >= 0) & torch.isfinite(q)).all()), "q must be non-negative and finite", self.q)
-        require(bool(((eta > 0) & torch.isfinite(eta)).all()), "step_size must be positive and finite", self.step_size)
+        check_non_negative("q", self.q)
+        check_positive("step_size", self.step_size)
 
     def init(self, losses: Tensor, **extra: Tensor) -> Stateless:
         """No state."""

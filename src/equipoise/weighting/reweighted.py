@@ -9,7 +9,7 @@ from torch import Tensor
 from equipoise.errors import require
 from equipoise.weighting.protocol import Weighting, Wrapper, emit, observe
 
-__all__ = ["Reweighted", "weigh_gramian", "weigh_jacobian"]
+__all__ = ["Reweighted", "check_jacobian", "row_dtype", "weigh_gramian", "weigh_jacobian"]
 
 S = TypeVar("S")
 
@@ -99,5 +99,5 @@ class Reweighted(Wrapper[S], Generic[S]):
 
     @property
     def dual(self) -> bool:
-        """They are a∘w, if that is asked for."""
+        """Whether the coefficients are a∘w with a in the simplex: if w is multiplied in, or the inner ones are λ∘w."""
         return self.coefficients or self.inner.dual

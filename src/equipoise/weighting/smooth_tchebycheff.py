@@ -65,7 +65,7 @@ class SmoothTchebycheff(Weighting[Stateless]):
 
     @property
     def dual(self) -> bool:
-        """They are, unless w is scaled to mean one."""
+        """Whether the coefficients are λ∘w: unless w is scaled to mean one."""
         return self.normalize == "sum"
 
     @property

@@ -61,7 +61,7 @@ class Tchebycheff(Weighting[Stateless]):
 
     @property
     def dual(self) -> bool:
-        """They are, unless the factor w is dropped."""
+        """Whether the coefficients are λ∘w: unless the factor w is dropped."""
         return self.scale == "preference"
 
     @property

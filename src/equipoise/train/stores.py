@@ -1,0 +1,54 @@
+"""From `store=` to a record: the slots that it asks for, and a courier where the host must not wait for a device."""
+
+import os
+from collections.abc import Mapping
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from equipoise.conversion import Adaptive, Conversion
+from equipoise.train.archive import Archive, Direct, Planned, Record, capacity
+from equipoise.train.courier import Aside, Courier, ToHost
+from equipoise.train.disk import OnDisk
+from equipoise.train.slots import Slots, on_device, on_host
+
+__all__ = ["new_courier", "new_record"]
+
+_Store = str | os.PathLike[str]
+"""Where copies live: "device", "host", or a folder."""
+
+
+def new_record(
+    conversion: Conversion[Any],
+    params: Mapping[str, Tensor],
+    losses: Tensor,
+    store: _Store,
+    on_error: Literal["raise", "keep"],
+) -> Record:
+    """A record of nothing yet.
+
+    Args:
+        conversion: The conversion.
+        params: θ at the start; of sharded parameters this rank's parts.
+        losses: Of shape (m,); looked at for dtype and device only.
+        store: Where its copies live.
+        on_error: What a store that cannot be written to does, see `Archive`.
+    """
+    if not isinstance(conversion, Planned) or (store == "device" and not isinstance(conversion, Adaptive)):
+        return Direct(conversion, params, losses)
+    slots = _open_slots(store, params, capacity(conversion))
+    return Archive(conversion, params, losses, slots, new_courier(store, losses.device), on_error=on_error)
+
+
+def new_courier(store: _Store, device: torch.device) -> Courier | None:
+    """The courier from a device to a store; None on the CPU, where nothing is gained by waiting."""
+    if device.type == "cpu":
+        return None
+    return Aside() if store == "device" else ToHost(device)
+
+
+def _open_slots(store: _Store, params: Mapping[str, Tensor], number: int) -> Slots:
+    if store == "device":
+        return on_device(params, number)
+    return on_host(params, number) if store == "host" else OnDisk(store, params, number)
