@@ -16,6 +16,7 @@ __all__ = [
     "constant",
     "fit",
     "fit_mask",
+    "known",
     "per_instance",
     "wide_dtype",
 ]
@@ -35,6 +36,16 @@ def fit(name: str, tensor: Tensor, losses: Tensor) -> Tensor:
 def fit_mask(mask: Tensor | None, losses: Tensor) -> Tensor | None:
     """A mask expanded to the losses' shape and brought to their device; None stays None."""
     return None if mask is None else fit("mask", mask, losses).to(device=losses.device, dtype=torch.bool)
+
+
+def known(flag: Tensor) -> bool | None:
+    """A flag where reading it costs no device synchronisation and no graph break; None elsewhere."""
+    if torch.compiler.is_compiling() or flag.device.type != "cpu":
+        return None
+    try:
+        return bool(flag)
+    except RuntimeError:  # under vmap values cannot be read
+        return None
 
 
 def check_state(held: Tensor, losses: Tensor, width: int | None = None) -> None:

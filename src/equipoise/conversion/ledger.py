@@ -10,7 +10,7 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from equipoise.batch import Number, check_state, fit_mask, wide_dtype
+from equipoise.batch import Number, check_state, fit_mask, known, wide_dtype
 from equipoise.conversion.average import iterate_weight
 from equipoise.conversion.protocol import Plan, record_dtype, recordable
 from equipoise.errors import require
@@ -109,11 +109,11 @@ class Ledger:
         check_state(state.observed, losses)
         present = fit_mask(mask, losses)
         newest = losses.detach().to(state.observed.dtype)
-        sound = recordable(newest, present).unsqueeze(-1)
+        valid = sound = recordable(newest, present)
         if present is not None:
             newest = torch.where(present, newest, state.observed)
-        observed = torch.where(sound, newest, state.observed)
-        valid = (sound & torch.isfinite(newest)).all(-1)
+            valid = sound & torch.isfinite(newest).all(-1)
+        observed = torch.where(sound.unsqueeze(-1), newest, state.observed)
         count = state.recorded + valid
         share = iterate_weight(count, self.power)
 
@@ -125,16 +125,20 @@ class Ledger:
         slot = weights.argmin(-1, keepdim=True)
         held = weights.gather(-1, slot)
         placed = entry.enters.unsqueeze(-1) & (held == 0)
-        weights.scatter_(-1, slot, torch.where(placed, entry.weight.unsqueeze(-1), held))
-        place = slot.expand(f.shape)
-        values.scatter_(-1, place, torch.where(placed, f, values.gather(-1, place)))
+        if known(placed.any()) is not False:
+            weights.scatter_(-1, slot, torch.where(placed, entry.weight.unsqueeze(-1), held))
+            place = slot.expand(f.shape)
+            values.scatter_(-1, place, torch.where(placed, f, values.gather(-1, place)))
+            if self.capacity is not None:
+                guards = torch.where(_one_hot(slot.squeeze(-1), weights) & placed, f, guards)
         slot, placed = slot.squeeze(-1), placed.squeeze(-1)
         nothing = torch.zeros_like(slot)
         plan = Plan(nothing, nothing, torch.zeros_like(share), slot, placed.to(share))
         if self.capacity is None:
             return plan, LedgerState(values, weights, count, observed, state.guards)
-        guards = torch.where(_one_hot(slot, weights) & placed.unsqueeze(-1), f, guards)
-        plan, kept = self._overflow(plan, _Members(values, guards, weights), (f, share), entry.enters & ~placed)
+        kept, full = _Members(values, guards, weights), entry.enters & ~placed
+        if known(full.any()) is not False:
+            plan, kept = self._overflow(plan, kept, (f, share), full)
         return plan, LedgerState(kept.values, kept.weights, count, observed, kept.guards)
 
     def size(self, state: LedgerState) -> Tensor:
@@ -155,7 +159,7 @@ class Ledger:
             below, above = below & ~above, above & ~below
         number = below.sum(-1)
         enters = valid & (number == 0)
-        credit = torch.where(valid, share / number.clamp_min(1), 0.0).unsqueeze(-1)
+        credit = (share / number.clamp_min(1) * valid).unsqueeze(-1)
         inherited = share + (weights * above).sum(-1)
         cleared = above & enters.unsqueeze(-1)
         remaining = values.clone()
@@ -171,37 +175,36 @@ class Ledger:
         k = weights.shape[-1]
         points = torch.cat([values, f.expand(*values.shape[:-1], 1)], -1)
         gammas = torch.cat([weights, share.unsqueeze(-1)], -1)
-        a, b = _closest(points, gammas)
+        pair = _closest(points, gammas)
+        a, b = pair.unbind(-1)
         with_newcomer = b == k
-        pick_a, pick_b = _one_hot(a, gammas), _one_hot(b, gammas)
-        gamma_a, gamma_b = _pick(gammas, pick_a), _pick(gammas, pick_b)
-        mix = gamma_b / (gamma_a + gamma_b)
-        value_a, value_b = _pick(points, pick_a), _pick(points, pick_b)
-        merged = torch.lerp(value_a, value_b, mix.to(points.dtype)).unsqueeze(-1)
-        marks = torch.cat([guards, f], -1)
-        guard = _geometric_mean(_pick(marks, pick_a), _pick(marks, pick_b), mix.to(marks.dtype)).unsqueeze(-1)
-        guard = torch.minimum(guard, merged)
+        gamma_a, gamma_b = gammas.gather(-1, pair).unbind(-1)
+        gamma = gamma_a + gamma_b
+        mix = gamma_b / gamma
+        places, part = pair.expand(*values.shape[:-1], 2), mix.to(points.dtype)
+        value_a, value_b = points.gather(-1, places).unbind(-1)
+        merged = torch.lerp(value_a, value_b, part).unsqueeze(-1)
+        guard_a, guard_b = torch.cat([guards, f], -1).gather(-1, places).unbind(-1)
+        guard = torch.minimum(_geometric_mean(guard_a, guard_b, part).unsqueeze(-1), merged)
 
         # The newcomer takes the slot that b leaves; slot a is out while the merged member, which
         # is to hold it, passes through the dominance step as if it were new.
-        in_a, in_b = pick_a[..., :k], pick_b[..., :k]
+        in_a, in_b = _one_hot(pair, weights).unbind(-2)
         others = torch.where(in_b, share.unsqueeze(-1), weights).masked_fill_(in_a, 0.0)
         rest, marks = torch.where(in_b, f, values), torch.where(in_b, f, guards)
         rest[0].masked_fill_(in_a, torch.inf)
-        entry = self._enter(_Members(rest, marks, others), _Point(merged, guard, gamma_a + gamma_b), full)
+        entry = self._enter(_Members(rest, marks, others), _Point(merged, guard, gamma), full)
         stays = entry.enters
         here = in_a & stays.unsqueeze(-1)
         others = torch.where(here, entry.weight.unsqueeze(-1), entry.weights)
         rest, marks = torch.where(here, merged, entry.values), torch.where(here, guard, marks)
 
         newcomer_lives = (in_b & (others > 0)).any(-1)
-        merge_plan = Plan(
-            into=a,
-            other=torch.where(with_newcomer, a, b),
-            mix=torch.where(stays & ~with_newcomer, mix, 0.0),
-            write=torch.where(with_newcomer, a, b),
-            gain=torch.where(with_newcomer, torch.where(stays, mix, 0.0), newcomer_lives.to(mix)),
-        )
+        other, mixed = torch.where(with_newcomer, a, b), mix * stays
+        gain = torch.where(with_newcomer, mixed, newcomer_lives.to(mix))
+        merge_plan = Plan(into=a, other=other, mix=mixed * ~with_newcomer, write=other, gain=gain)
+        if known(full.all()) is True:
+            return merge_plan, _Members(rest, marks, others)
         wide = full.unsqueeze(-1)
         chosen = Plan(*(torch.where(full, new, old) for new, old in zip(merge_plan, plan, strict=True)))
         found = zip((rest, marks, others), members, strict=True)
@@ -242,7 +245,7 @@ _FIRST_SLOTS = 16
 
 def _all(comparison: Tensor) -> Tensor:
     """∀ over the leading dimension m: (m, *B, slots) → (*B, slots)."""
-    if len(comparison) > _UNROLLED or comparison.is_cuda:
+    if len(comparison) > _UNROLLED or comparison[0].numel() < _SMALL or comparison.is_cuda:
         return comparison.all(0)
     result = comparison[0]
     for row in comparison[1:]:
@@ -250,7 +253,8 @@ def _all(comparison: Tensor) -> Tensor:
     return result
 
 
-_UNROLLED = 16
+_UNROLLED, _SMALL = 16, 2000
+"""Up to how many objectives, and from how many entries on, a CPU is faster one objective after the other."""
 
 
 def _geometric_mean(a: Tensor, b: Tensor, mix: Tensor) -> Tensor:
@@ -263,22 +267,17 @@ def _one_hot(index: Tensor, like: Tensor) -> Tensor:
     return torch.arange(like.shape[-1], device=like.device) == index.unsqueeze(-1)
 
 
-def _pick(values: Tensor, chosen: Tensor) -> Tensor:
-    """The chosen entry of the last dimension."""
-    return torch.where(chosen, values, 0.0).sum(-1)
-
-
-def _closest(points: Tensor, gammas: Tensor) -> tuple[Tensor, Tensor]:
-    """The pair a < b of least γ_a γ_b/(γ_a + γ_b) ‖(f̂_a − f̂_b)/s‖² (Ward), lowest indices on ties.
+def _closest(points: Tensor, gammas: Tensor) -> Tensor:
+    """The pair a < b, (*B, 2), of least γ_a γ_b/(γ_a + γ_b) ‖(f̂_a − f̂_b)/s‖² (Ward), lowest indices on ties.
 
     s is the spread of each objective over the points, so that units do not matter.
     """
     spread = points.amax(-1, keepdim=True) - points.amin(-1, keepdim=True)
-    scaled = (points / torch.where(spread > 0, spread, 1.0)).movedim(0, -1)
+    scaled = (points / spread.masked_fill_(spread <= 0, 1.0)).movedim(0, -1)
     distance = torch.cdist(scaled, scaled, compute_mode="donot_use_mm_for_euclid_dist").square()
     row, column = gammas.unsqueeze(-1), gammas.unsqueeze(-2)
     cost = distance * (row * column / (row + column))
     n = gammas.shape[-1]
     later = torch.ones(n, n, dtype=torch.bool, device=gammas.device).triu(1)
     flat = torch.where(later, cost, torch.inf).flatten(-2).argmin(-1)
-    return flat // n, flat % n
+    return torch.stack([flat // n, flat % n], -1)

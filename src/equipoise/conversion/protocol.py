@@ -137,8 +137,8 @@ def enter(plan: Plan, params: Params, held: Mapping[str, Tensor]) -> None:
 
 def recordable(losses: Tensor, present: Tensor | None) -> Tensor:
     """Whether every present loss is finite, shape (*B,)."""
-    finite = torch.isfinite(losses)
-    return (finite if present is None else finite | ~present).all(-1)
+    seen = losses if present is None else torch.where(present, losses, 0.0)
+    return seen.abs().amax(-1) < torch.inf  # a NaN is the largest of all, and not below
 
 
 def mixed(old: Tensor, new: Tensor, mix: Tensor) -> Tensor:

@@ -1,5 +1,6 @@
 """What a weighting is, and what every weighting does with its arguments."""
 
+import weakref
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, NamedTuple, Protocol, TypeVar
 
@@ -7,7 +8,7 @@ import torch
 from torch import Tensor
 
 from equipoise import preference as preferences
-from equipoise.batch import constant, fit, fit_mask, wide_dtype
+from equipoise.batch import constant, fit, fit_mask, known, wide_dtype
 from equipoise.errors import require
 
 __all__ = ["Ideal", "Observed", "Stateless", "Weighting", "Wrapper", "emit", "observe", "working_dtype"]
@@ -174,7 +175,7 @@ def observe(
     if present is not None:
         values, weight = values.masked_fill(~present, 0.0), weight.masked_fill(~present, 0.0)
     # Both extremes pass a NaN on: the same as isfinite().all(), at a twentieth of its time.
-    valid = torch.isfinite(values.amax(-1, keepdim=True)) & torch.isfinite(values.amin(-1, keepdim=True))
+    valid = (values.amax(-1, keepdim=True) < torch.inf) & (values.amin(-1, keepdim=True) > -torch.inf)
     if not (isinstance(ideal, float | int) and ideal == 0):
         length = len(ideal) if isinstance(ideal, tuple) else 1
         rule = f"ideal, or the counts of group_dro, must have {m} entries, one per objective"
@@ -186,10 +187,33 @@ def observe(
 def _check_preference(preference: Tensor, m: int) -> None:
     shape = tuple(preference.shape)
     require(shape[-1:] == (m,), f"preference must have {m} entries, one per objective", shape)
+    if _LAST.holds(preference):
+        return
     tolerance = preferences.tolerance(preference)
     sound = _read(preference, m, lambda w: (w >= 0).all() & ((w.sum(-1) - 1.0).abs() <= tolerance).all())
     if not sound:
         preferences.validate(preference, m)
+    _LAST.take(preference)
+
+
+class _Checked:
+    """The preference that was last found to be one: a run has the same in every step."""
+
+    def __init__(self) -> None:
+        self._held: tuple[weakref.ref[Tensor], int] | None = None
+
+    def holds(self, preference: Tensor) -> bool:
+        """Whether it is this one, unchanged."""
+        held = None if torch.compiler.is_compiling() else self._held
+        return held is not None and held[0]() is preference and held[1] == preference._version
+
+    def take(self, preference: Tensor) -> None:
+        """Remember it, without keeping it alive."""
+        if not torch.compiler.is_compiling() and not preference.is_inference():
+            self._held = weakref.ref(preference), preference._version
+
+
+_LAST = _Checked()
 
 
 def _check_inclusion(inclusion: Tensor, mask: Tensor | None, m: int) -> None:
@@ -208,10 +232,7 @@ def _read(tensor: Tensor, m: int, test: Callable[[Tensor], Tensor]) -> bool:
     """The outcome of a test of values where that costs no device synchronisation and no graph break, else True."""
     if torch.compiler.is_compiling() or tensor.device.type != "cpu" or m > 10_000:
         return True
-    try:
-        return bool(test(tensor))
-    except RuntimeError:  # under vmap values cannot be read
-        return True
+    return known(test(tensor)) is not False
 
 
 def emit(coefficients: Tensor, losses: Tensor) -> Tensor:
