@@ -1,17 +1,19 @@
 """How the default method was chosen, on F1 to F6: the step of λ, the optimism, its smoothing, the power, and noise.
 
-Four parts, each a table on standard output (hypervolume, median preference error; the last one accuracies):
+Five parts, each a table on standard output (hypervolume, median preference error; the fourth accuracies):
 
     python benchmarks/defaults.py units       # a fixed step of λ in other units of the losses, and the adaptive one
     python benchmarks/defaults.py optimism    # how much of it, how smooth, and which power
     python benchmarks/defaults.py noise       # the same with losses and gradients that are wrong by 5 and by 20 %
     python benchmarks/defaults.py momentum    # smoothing and the momentum of SGD, in examples/group_dro.py
+    python benchmarks/defaults.py horizon     # runs of 10,000 steps: how far back the adaptive step looks
 
 The third part also has VLMOP2, which was looked at; by the first three the smoothing was 10, by the fourth it is 3.
 """
 
 import argparse
 import importlib.util
+import math
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -60,21 +62,30 @@ class Noisy:
 
 
 def show(
-    problem: KnownFront, rows: Mapping[str, eq.OMD], outputs: Sequence[str], solved: Noisy | None = None
+    problem: KnownFront,
+    rows: Mapping[str, eq.OMD],
+    outputs: Sequence[str],
+    solved: Noisy | None = None,
+    *,
+    steps: int = 1000,
+    quantile: float = 0.5,
 ) -> dict[str, list[tuple[float, float]]]:
-    """Solve for all rows at once, print and return hypervolume and median preference error of every output."""
+    """Solve for all rows at once, print and return hypervolume and preference error of every output.
+
+    The error is the median over seeds and preferences, or another quantile of them.
+    """
     w = preference.linspace(PREFERENCES)
     runs = {
         name: eq.Run(weighting, {key: OUTPUTS[key] for key in outputs}, STEP_SIZE) for name, weighting in rows.items()
     }
-    found = eq.solve_many(problem if solved is None else solved, w, runs, seeds=SEEDS)
+    found = eq.solve_many(problem if solved is None else solved, w, runs, seeds=SEEDS, steps=steps)
     table: dict[str, list[tuple[float, float]]] = {}
     for name, solution in found.items():
         table[name] = []
         for key in outputs:
             losses = problem.losses(solution.params[key]).to(torch.float64)
             volume = float(metrics.hypervolume(losses, problem.reference).mean())
-            table[name].append((volume, float(metrics.imbalance(losses, w).median())))
+            table[name].append((volume, float(metrics.imbalance(losses, w).quantile(quantile))))
         print(f"  {name:<22}" + "".join(f"{volume:>10.4f} {error:>7.2%}" for volume, error in table[name]), flush=True)
     return table
 
@@ -145,6 +156,25 @@ def momentum() -> None:
             print(f"  {name:<22}{mean:>18}{worst:>18}", flush=True)
 
 
+def horizon() -> None:
+    """Ten times as many steps: an adaptive step that forgets nothing, and three that do.
+
+    Without noise the error is the upper quartile: of the ten preferences the first and the last ask for a corner.
+    """
+    rows = {
+        f"horizon {'none' if math.isinf(h) else f'{h:g}'}": eq.OMD(
+            "adaptive", eq.Euclidean(), optimism=30.0, smoothing=3.0, horizon=h
+        )
+        for h in (math.inf, 3000.0, 1000.0, 300.0)
+    }
+    outputs = ("last", "average, p=8", "p=8, K=8")
+    for name in ("F1", "F6", "VLMOP2"):
+        for sigma in (0.0, 0.2):
+            heading(f"{name}, σ = {sigma}, 10,000 steps", outputs)
+            noisy = Noisy(problems()[name], sigma) if sigma > 0 else None
+            show(problems()[name], rows, outputs, noisy, steps=10_000, quantile=0.5 if sigma > 0 else 0.75)
+
+
 def smoothed(*settings: tuple[int, int]) -> dict[str, eq.OMD]:
     """The adaptive step with optimism c and smoothing τ, for every (c, τ)."""
     return {
@@ -162,6 +192,7 @@ PARTS: dict[str, Callable[[], None]] = {
     "optimism": optimism,
     "noise": noise,
     "momentum": momentum,
+    "horizon": horizon,
 }
 
 

@@ -109,15 +109,15 @@ def nearest(name: str, known: Iterable[str]) -> str:
 def default() -> Method:
     """The method for when none is named, `equipoise` in the table: no number of it is tuned to a problem.
 
-    PGD with the adaptive step, which does not depend on the unit of the losses; optimism against the rotation of
-    the two players, smoothed against noise; an answer that weighs late iterates more and holds eight copies. How it
-    was chosen, and where another choice is better: docs/defaults.md.
+    PGD with the adaptive step, which does not depend on the unit of the losses, and after a thousand steps no longer
+    falls; optimism against the rotation of the two players, smoothed against noise; an answer that weighs late
+    iterates more and holds eight copies. How it was chosen, and where another choice is better: docs/defaults.md.
 
     Examples:
         >>> eq.registry.default().conversion
         Adaptive(power=8.0, capacity=8, ties='stored')
     """
-    weighting = OMD(step_size="adaptive", mirror=Euclidean(), optimism=30.0, smoothing=3.0)
+    weighting = OMD(step_size="adaptive", mirror=Euclidean(), optimism=30.0, smoothing=3.0, horizon=1000.0)
     return Method(weighting, Adaptive(power=8.0, capacity=8))
 
 

@@ -40,7 +40,10 @@ def made_up(value):
 
 def test_the_default_is_a_row_and_a_column():
     rows = {row.name: row.weighting for row in conversions.configurations("ZDT1")}
-    assert rows[conversions.DEFAULT] == default().weighting
+    weighting = default().weighting
+    assert isinstance(weighting, eq.OMD)
+    assert rows[conversions.DEFAULT] == replace(weighting, horizon=math.inf)
+    assert weighting.horizon >= conversions.STEPS  # up to which it does nothing
     assert conversions.outputs()[conversions.DEFAULT_OUTPUT] == default().conversion
     assert len(rows) == 2 * 2 * len(conversions.OPTIMISM) + 1
 

@@ -191,6 +191,58 @@ def test_a_smoothing_of_one_is_not_shown_and_does_nothing():
     assert states[0].dual.tolist() == pytest.approx(states[1].dual.tolist())
 
 
+def test_a_horizon_by_hand():
+    """After H steps the sum of squares loses 1/H of itself before the next: gains of one length leave it as it is."""
+    weighting, w = eq.OMD("adaptive", eq.Euclidean(), horizon=3.0), vector(0.5, 0.5)
+    losses = vector(2.0, 4.0)  # g = (1, 2), whose squared length on the simplex's plane is ½
+    state, norms = weighting.init(losses), []
+    for _ in range(6):
+        _, state = weighting.update(losses, state, w)
+        norms.append(state.norm.item() ** 2)
+    first = norms[0]
+    torch.testing.assert_close(vector(*norms), first * vector(1, 2, 3, 3, 3, 3))
+    _, state = weighting.update(2 * losses, state, w)
+    assert state.norm.item() ** 2 == pytest.approx(first * (3 * 2 / 3 + 4))
+    _, kept = weighting.update(vector(math.nan, 1.0), state, w)  # a step that does not count
+    assert (kept.steps.item(), kept.norm.item()) == (7, state.norm.item())
+
+
+@pytest.mark.parametrize("mirror", [eq.Euclidean(), eq.Entropic()])
+def test_up_to_its_horizon_nothing_is_forgotten(mirror):
+    plain, other = eq.OMD("adaptive", mirror), eq.OMD("adaptive", mirror, horizon=20.0)
+    w, a, b = vector(0.2, 0.3, 0.5), plain.init(vector(0, 0, 0)), other.init(vector(0, 0, 0))
+    draws = torch.rand(30, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    for t, losses in enumerate(draws, 1):
+        (_, a), (_, b) = plain.update(losses, a, w), other.update(losses, b, w)
+        assert torch.equal(a.dual, b.dual) == (t <= 20)
+
+
+def test_a_horizon_keeps_long_runs_on_their_rays():
+    """Without one, optimism fades with the step, and on a concave front the players rotate."""
+    problem, w = eq.problems.problems()["VLMOP2"], torch.tensor([[0.5, 0.5], [0.42, 0.58]])
+    conversion = {"adaptive": eq.Adaptive(power=8.0, capacity=8)}
+    errors = []
+    for horizon in (math.inf, 1000.0):
+        weighting = eq.OMD("adaptive", eq.Euclidean(), optimism=30.0, smoothing=3.0, horizon=horizon)
+        found = eq.solve(problem, w, weighting, conversions=conversion, steps=9000, seeds=(0, 1))
+        errors.append(eq.metrics.imbalance(found.losses["adaptive"], w).max().item())
+    assert errors[0] > 0.02
+    assert errors[1] < 0.001
+
+
+def test_an_idle_horizon_is_not_shown():
+    assert "horizon" not in repr(eq.OMD())
+    assert "horizon=1000.0" in repr(eq.OMD(horizon=1000.0))
+
+
+@pytest.mark.parametrize("horizon", [0.5, math.nan, -1.0])
+def test_a_bad_horizon_is_refused(horizon: float):
+    with pytest.raises(ValueError, match=rf"horizon must be at least 1; found {horizon}"):
+        eq.OMD(horizon=horizon)
+    with pytest.raises(ValueError, match=r"horizon is for the adaptive step alone; found 100\.0"):
+        eq.OMD(1.0, horizon=100.0)
+
+
 @pytest.mark.parametrize("smoothing", [0.5, 0.0, math.nan, math.inf])
 def test_a_bad_smoothing_is_refused(smoothing: float):
     with pytest.raises(ValueError, match=rf"smoothing must be at least 1 and finite; found {smoothing}"):

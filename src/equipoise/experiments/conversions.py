@@ -117,7 +117,7 @@ def families(problem: str) -> list[Family]:
 
 
 DEFAULT = "PGD adaptive τ=3 c=30"
-"""The row that is the default."""
+"""The row that is the default, whose horizon is no shorter than these runs."""
 
 
 def configurations(problem: str) -> list[Configuration]:

@@ -1,5 +1,6 @@
 """Online mirror descent for Tchebycheff scalarization (OMD-TCH, Algorithm 1)."""
 
+import math
 from dataclasses import dataclass, field, fields
 from typing import Literal, NamedTuple
 
@@ -23,6 +24,8 @@ class OMDState(NamedTuple):
     """√Σ‖w∘f⁽ˢ⁾‖²_*, for the adaptive step; else 0, (*B, 1)."""
     previous: Tensor
     """w∘f when each objective was last observed, or its running mean, for optimism; else 0, (*B, m)."""
+    steps: Tensor
+    """Steps, for an adaptive step with a horizon; else 0, (*B, 1)."""
 
 
 @dataclass(frozen=True)
@@ -53,6 +56,10 @@ class OMD(Weighting[OMDState]):
             at ηc = 1/μ is STCH.
         smoothing: τ ≥ 1: optimism follows the running mean ḡ of the gains over some τ steps. Noise of the losses
             enters it by c/τ instead of c; a trend of the gains in full.
+        horizon: H ≥ 1: the adaptive step forgets. After H steps the sum of ‖g⁽ˢ⁾‖² loses 1/H of itself before every
+            new term, and so stands for H steps: η_t falls no more with t, and follows gains that become smaller.
+            Without it, which is what the bound is for, optimism fades with η_t, and in long runs on non-convex
+            objectives the players begin to rotate (docs/defaults.md).
         order: "simultaneous": the θ-step uses λ⁽ᵗ⁾, as in the paper; "alternating": it uses λ⁽ᵗ⁺¹⁾,
             as in GroupDRO.
         dual_set: The part of the simplex λ is confined to (ALMO, CVaR); None is all of it.
@@ -73,6 +80,7 @@ class OMD(Weighting[OMDState]):
     mirror: Mirror = field(default_factory=Euclidean)
     optimism: Number = 0.0
     smoothing: Number = field(default=1.0, kw_only=True)
+    horizon: Number = field(default=math.inf, kw_only=True)
     order: Literal["simultaneous", "alternating"] = "simultaneous"
     dual_set: Box | None = None
     ideal: Ideal = 0.0
@@ -93,12 +101,16 @@ class OMD(Weighting[OMDState]):
         tau = torch.as_tensor(self.smoothing)
         sound = bool(((tau >= 1) & torch.isfinite(tau)).all())
         require(sound, "smoothing must be at least 1 and finite", self.smoothing)
+        require(bool((torch.as_tensor(self.horizon) >= 1).all()), "horizon must be at least 1", self.horizon)
+        adaptive = isinstance(self.step_size, str)
+        require(adaptive or _is(math.inf, self.horizon), "horizon is for the adaptive step alone", self.horizon)
         orders = {"simultaneous", "alternating"}
         require(self.order in orders, 'order must be "simultaneous" or "alternating"', self.order)
 
     def __repr__(self) -> str:
-        """As of any dataclass, but for a smoothing that does nothing: results are named by this text."""
-        shown = [f.name for f in fields(self) if f.name != "smoothing" or not _is(1, self.smoothing)]
+        """As of any dataclass, but for smoothing and horizon that do nothing: results are named by this text."""
+        idle = {name for name, value in (("smoothing", 1), ("horizon", math.inf)) if _is(value, getattr(self, name))}
+        shown = [f.name for f in fields(self) if f.name not in idle]
         return f"{type(self).__name__}({', '.join(f'{name}={getattr(self, name)!r}' for name in shown)})"
 
     def init(self, losses: Tensor, **extra: Tensor) -> OMDState:
@@ -119,6 +131,7 @@ class OMD(Weighting[OMDState]):
             zeros,
             zeros[..., :1].clone(),
             zeros.clone(),
+            zeros[..., :1].clone(),
         )
 
     def update(
@@ -162,7 +175,13 @@ class OMD(Weighting[OMDState]):
         if not isinstance(self.step_size, str):  # line 4 of Algorithm 1
             dual = self._move(state.dual, push, per_instance("step_size", self.step_size, gain))
             return new._replace(dual=torch.where(valid, dual, state.dual))
-        norm = torch.hypot(state.norm, self.mirror.dual_norm(gain))
+        before, length = state.norm, self.mirror.dual_norm(gain)
+        if not _is(math.inf, self.horizon):
+            horizon, felt = per_instance("horizon", self.horizon, gain), length > 0
+            steps = state.steps + felt
+            before = torch.where(felt & (steps > horizon), before * (1 - 1 / horizon) ** 0.5, before)
+            new = new._replace(steps=torch.where(valid, steps, state.steps))
+        norm = torch.hypot(before, length)
         scale = per_instance("p", self.mirror.step_scale(gain.shape[-1]), gain)
         eta = torch.where(norm > 0, scale / norm, torch.zeros_like(norm))
         if self.mirror.lazy:
