@@ -1,6 +1,12 @@
-"""Every run draws the same examples; nothing depends on how fast the machine is."""
+"""Every run draws the same examples; nothing depends on how fast the machine is, or on its network."""
+
+import os
+import sys
 
 from hypothesis import settings
+
+if sys.platform == "linux":  # else gloo looks for the machine's own name, and may wait for an answer
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
 
 settings.register_profile("equipoise", derandomize=True, deadline=None, max_examples=60, database=None)
 settings.load_profile("equipoise")

@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -57,9 +58,10 @@ def test_solve_takes_preferences_of_ones_own(tmp_path):
 @pytest.mark.parametrize(
     ("problem", "asked", "line", "found"),
     [
-        ("DTLZ2", 5, "3 preferences: the largest grid of at most 5 for m = 3", 3),
+        ("DTLZ2", 6, "4 preferences: the largest grid of at most 6 for m = 3", 4),
         ("DTLZ2", 2, "1 preference: the largest grid of at most 2 for m = 3", 1),
-        ("DTLZ2", 6, None, 6),
+        ("DTLZ2", 3, None, 3),
+        ("DTLZ2", 7, None, 7),
         ("VLMOP2", 5, None, 5),
         ("VLMOP2", 1, None, 1),
     ],
@@ -69,6 +71,49 @@ def test_a_grid_of_another_size_is_said(problem, asked, line, found, tmp_path):
     output = run("solve", problem, "--preferences", str(asked), "--steps", "2", "--json", str(file))
     assert len(json.loads(file.read_text())["preferences"]) == found
     assert (line in output) if line else ("largest grid" not in output)
+
+
+def test_a_spread_for_three_objectives_has_the_middle_and_is_no_set_of_corners():
+    third = pytest.approx([1 / 3] * 3)
+    assert cli._spread(1, 3).tolist() == [third]
+    assert sorted(cli._spread(3, 3).tolist()[0]) == pytest.approx([1 / 6, 1 / 6, 2 / 3])
+    for count in range(4, 30):
+        weights = cli._spread(count, 3).tolist()
+        assert weights.count(third) == 1
+        assert cli._spread(len(weights), 3).tolist() == weights  # so that a report can name its command
+    assert cli._spread(5, 2).tolist() == eq.preference.linspace(5).tolist()
+
+
+def test_one_seed_has_no_deviation():
+    assert "±" not in run("solve", "VLMOP2", "--preferences", "2", "--steps", "2")
+    assert " ± " in run("solve", "VLMOP2", "--preferences", "2", "--steps", "2", "--seeds", "0,1")
+
+
+def test_methods_that_differ_are_shown_to_differ(monkeypatch):
+    monkeypatch.setattr(cli.console, "width", 250)
+    rows = (line.split(None, 1) for line in run("methods").splitlines())
+    lines = dict(row for row in rows if len(row) == 2)
+    assert "PropFair(" in lines["PropFair"]
+    assert "inf" not in lines["AFL"]
+    known = eq.methods()
+    assert (known["LS"], known["AFL"]) == (known["FedAvg"], known["ALMO"])  # as is said below the table:
+    assert "FedAvg is LS by another name. ALMO is AFL until one confines its weights" in run("methods")
+
+
+def test_files_go_to_folders_that_exist_or_to_the_one_for_results(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for arguments in (
+        ("solve", "F1", "--plot", "nowhere/x.png"),
+        ("solve", "F1", "--json", "nowhere/x.json"),
+        ("fl", "--json", "nowhere/x.json"),
+        ("reproduce", "table-mnist", "--markdown", "nowhere/x.md"),
+    ):
+        result = runner.invoke(app, list(arguments))
+        rule = f"{arguments[-2].removeprefix('--')} must be a file in a folder that exists, or in out; found nowhere/x"
+        assert rule in str(result.exception)
+    assert not Path("nowhere").exists()
+    run("solve", "F1", "--steps", "2", "--json", "out/new/x.json")
+    assert Path("out/new/x.json").exists()
 
 
 def test_a_preference_that_is_missed_by_far_is_not_a_number_of_seven_digits():
@@ -141,7 +186,10 @@ def test_lists_what_can_be_reproduced():
         (("reproduce", "table-hw"), "nearest: table-hv"),
         (("reproduce", "table-hv", "--preset", "texts"), "preset must be one of published, text; found 'texts'"),
         (("reproduce", "table-hv", "--workers", "0"), "workers must be at least 1; found 0"),
-        (("reproduce", "table-hv", "--seeds", "1"), "table-hv does not take --seeds; found (1,)"),
+        (
+            ("reproduce", "table-hv", "--seeds", "1"),
+            "table-hv does not take --seeds; found (1,); these take it: table-",
+        ),
         (("reproduce", "fig-box", "--json", "x.json"), "fig-box does not take --json; found x.json"),
         (("reproduce", "table-mnist", "--methods", "LS,TCHH"), "method must be a known name; found 'TCHH'; nearest"),
         (("reproduce", "table-mnist", "--task", "mnist"), "task must be a known name; found 'mnist'; nearest: mnist-"),
@@ -157,7 +205,12 @@ def test_lists_what_can_be_reproduced():
         (("fl", "--fraction", "0"), "fraction must lie in (0, 1]; found 0.0"),
         (("fl", "--method", "LS", "--value", "1"), "value must not be given: LS has no setting in tab:2; found 1.0"),
         (("fl", "--method", "LS", "--tune"), "method must have a setting to tune: one of qFFL, PropFair"),
-        (("fl", "--value", "1", "--tune"), "value must not be given together with tune; found 1.0"),
+        (
+            ("fl", "--method", "OMDgd-TCH", "--value", "1", "--tune"),
+            "value must not be given together with tune; found 1.0",
+        ),
+        (("fl", "--task", "mnist-rotation", "--data", "nowhere"), "data must be a folder that exists; found nowhere"),
+        (("reproduce", "table-mnist", "--data", "nowhere"), "data must be a folder that exists; found nowhere"),
         (("fl", "--method", "PMTL", "--rounds", "1"), "references must have 10 entries each; found 2"),
         (("runs", "import", "nowhere"), "the folder to import must exist; found nowhere"),
     ],
@@ -185,12 +238,12 @@ def test_bad_input_ends_with_a_message_and_not_with_a_traceback():
         (("fl", "--seeds", "zero"), "seeds must be whole numbers"),
         (("fl", "--device", "cuda"), "device must be there: torch finds no GPU; found cuda"),
         (
-            ("fl", "--task", "mnist-rotation", "--rounds", "1", "--data", "here"),
+            ("fl", "--task", "mnist-rotation", "--rounds", "1", "--data", "."),
             "data set mnist was not found; looked in",
         ),
         (
-            ("reproduce", "table-mnist", "--rounds", "1", "--data", "here"),
-            "data set mnist was not found; looked in here",
+            ("reproduce", "table-mnist", "--rounds", "1", "--data", "."),
+            "data set mnist was not found; looked in .",
         ),
         (("reproduce", "table-mnist"), "or name another folder (argument folder, on the command line --data; variable"),
     ],

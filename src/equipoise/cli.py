@@ -97,7 +97,7 @@ def named(kind: str, name: str, known: Iterable[str]) -> str:
 def brief(value: object) -> str:
     """A weighting or conversion with what is not its default, its step size, and numbers that one tunes.
 
-    These are floats other than 0 and 1, which mostly leave something out, and larger than a tolerance.
+    These are floats other than 0, 1 and infinity, which mostly leave something out, and larger than a tolerance.
     """
     if isinstance(value, float):
         return f"{value:g}"
@@ -107,7 +107,8 @@ def brief(value: object) -> str:
     for field in dataclasses.fields(value):
         setting = getattr(value, field.name)
         default = field.default_factory() if callable(field.default_factory) else field.default
-        tuned = field.name == "step_size" or (isinstance(setting, float) and 1e-3 < setting != 1.0)
+        number = isinstance(setting, float) and 1e-3 < setting < math.inf and setting != 1.0
+        tuned = field.name == "step_size" or number
         if setting != default or tuned:
             many = isinstance(setting, tuple) and len(setting) > 3
             shown = f"<{len(setting)} of them>" if many else brief(setting)
@@ -136,8 +137,13 @@ def list_methods() -> None:
     table = listing(*(Column(head, overflow="fold") for head in ("method", "weighting", "conversion", "needs")))
     for name, method in methods().items():
         needs = ", ".join(sorted(method.weighting.needs)) or "losses"
-        table.add_row(name, brief(method.weighting), brief(method.conversion), needs)
+        weighting = brief(method.weighting)
+        # What the losses go through first, as in PropFair.
+        whole = weighting if method.transform is None else f"{weighting} of {brief(method.transform)}"
+        table.add_row(name, whole, brief(method.conversion), needs)
     console.print(fitted(console, table))
+    say(console, "FedAvg is LS by another name. ALMO is AFL until one confines its weights,")
+    say(console, "as in OMD(step_size=1.0, dual_set=Box(upper=0.5)).")
 
 
 @app.command("problems")
@@ -173,6 +179,7 @@ def solve_command(
     chosen = methods()[name]
     wanted = _integers("seeds", seeds)
     weights = _wanted_preferences(preference_ or [], preferences, target.m)
+    _check_files(Path("out"), plot=plot, json=json_file)
     require(plot is None or target.m == 2, "plot must not be given unless the problem has two objectives", target.m)
     found = solve_problem(
         target,
@@ -195,7 +202,8 @@ def solve_command(
     say(console, "imbalance: largest/smallest w∘f − 1")
     _note_missed(weights, spreads, follows=chosen.weighting.origin is not None)
     volume = metrics.hypervolume(losses, target.reference)
-    console.print(f"hypervolume {volume.mean():.4f} ± {volume.std(correction=0):.4f}", highlight=False)
+    spread_of_seeds = f" ± {volume.std(correction=0):.4f}" if len(wanted) > 1 else ""
+    console.print(f"hypervolume {volume.mean():.4f}{spread_of_seeds}", highlight=False)
     if json_file is not None:
         record = {
             "problem": target.name,
@@ -220,7 +228,7 @@ def solve_command(
 def federated_command(
     task: Annotated[str, typer.Option(help=f"One of {', '.join(federated.tasks())}.")] = "digits-rotation",
     method: Annotated[str, typer.Option(help="A row of the paper's table, or a method of `equipoise methods`.")] = (
-        "AdaOMDgd-TCH"
+        "equipoise"
     ),
     seeds: Annotated[str, typer.Option(help="Seeds, separated by commas.")] = "0",
     rounds: Rounds = None,
@@ -238,6 +246,7 @@ def federated_command(
     json_file: JSONFile = None,
 ) -> None:
     """Federated learning on one machine: a method on a task, its last, average and adaptive output."""
+    _check_files(out, json=json_file)
     order = fl.Order(
         console,
         CellStore(out / "cells"),
@@ -250,7 +259,7 @@ def federated_command(
         value,
         _device(device) or "cpu",
         _precision(precision),
-        data_folder,
+        _folder(data_folder),
     )
     tried = None
     if tune:
@@ -302,7 +311,7 @@ def reproduce(
         rounds,
         _device(device),
         _precision(precision),
-        data_folder,
+        _folder(data_folder),
         markdown,
     )
     require(workers is None or workers >= 1, "workers must be at least 1", workers)
@@ -311,7 +320,10 @@ def reproduce(
         given = option.default is None and getattr(request, option.name) is not None
         heeded = option.name in takes
         flag = option.name.removesuffix("_file")
-        require(heeded or not given, f"{name} does not take --{flag}", getattr(request, option.name))
+        takers = ", ".join(key for key, item in items.items() if option.name in item.takes)
+        found = f"{getattr(request, option.name)}; these take it: {takers}"
+        require(heeded or not given, f"{name} does not take --{flag}", found)
+    _check_files(out, json=json_file, markdown=markdown)
     if name != "all":
         items[name].run(request)
     elif everything.reproduce_all(items, request, quick=quick):
@@ -485,14 +497,37 @@ def _listed(weights: torch.Tensor) -> str:
 
 
 def _spread(count: int, m: int) -> torch.Tensor:
-    """The finest even grid of at most count preferences; exactly count for two objectives. A single one is uniform."""
+    """The finest even grid of at most count preferences; exactly count for two objectives. A single one is uniform.
+
+    For more than two the uniform preference comes first where the grid lacks it, and a grid of nothing but corners is
+    drawn halfway to the middle: the corners themselves ask for one objective each, and for no trade-off.
+    """
     require(count >= 1, "preferences must be at least 1", count)
+    centre = torch.full((1, m), 1.0 / m, dtype=torch.float64)
     if count < m:
-        return torch.full((1, m), 1.0 / m, dtype=torch.float64)
+        return centre
+
+    def size(divisions: int) -> int:
+        return math.comb(divisions + m - 1, m - 1) + (m > 2 and divisions % m > 0)
+
     divisions = 1
-    while math.comb(divisions + m, m - 1) <= count:
+    while size(divisions + 1) <= count:
         divisions += 1
-    return preference.grid(divisions, m, margin=0.01)
+    corners = m > 2 and divisions == 1
+    weights = preference.grid(divisions, m, margin=0.5 / m if corners else 0.01)
+    return torch.cat([centre, weights]) if len(weights) < size(divisions) <= count else weights
+
+
+def _folder(path: Path | None) -> Path | None:
+    require(path is None or path.is_dir(), "data must be a folder that exists", path)
+    return path
+
+
+def _check_files(out: Path, **files: Path | None) -> None:
+    """Refuse a file in a folder that is not there, unless it is in the folder for results, which is made."""
+    for option, path in files.items():
+        there = path is None or path.parent.is_dir() or path.absolute().is_relative_to(out.absolute())
+        require(there, f"{option} must be a file in a folder that exists, or in {out}", path)
 
 
 def _floats(argument: str, text: str) -> list[float]:

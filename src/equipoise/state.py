@@ -28,7 +28,7 @@ def flatten(state: object) -> dict[str, Tensor]:
     Examples:
         >>> state = eq.OMD().init(torch.ones(3))
         >>> {name: tuple(tensor.shape) for name, tensor in eq.state.flatten(state).items()}
-        {'dual': (3,), 'total': (3,), 'norm': (1,), 'previous': (3,)}
+        {'dual': (3,), 'total': (3,), 'norm': (1,), 'previous': (3,), 'steps': (1,)}
     """
     return dict(_walk(state, ""))
 

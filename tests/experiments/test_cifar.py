@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from rich.console import Console
 from typer.testing import CliRunner
 
 import equipoise as eq
@@ -16,6 +17,8 @@ from equipoise.datasets import Dataset
 from equipoise.errors import NonFiniteLossError, UnknownNameError
 from equipoise.experiments import bare, federated, federated_figures, paper, plan, runs
 from equipoise.experiments.cells import CellStore, cell_name
+from equipoise.experiments.cifar_items import PREFERENCES as HEADS
+from equipoise.experiments.cifar_items import _sheet
 from equipoise.experiments.cifar_tables import Compared, compare_preferences, compare_ratios, ratios
 from equipoise.experiments.federated import EXACT_FERERO, METHODS, MOMENTUM, PREFERENCES, SEEDS, row, spec, tasks
 from equipoise.experiments.federated_tables import entries, entries_of, paired
@@ -623,7 +626,10 @@ def test_what_a_report_calls_these_runs(store: CellStore):
     found = {run.title: run for run in runs_by_task(read([store.folder], []))}
     extra = "bfloat16, training loss along the local steps"
     assert {title: [entry.row.name for entry in run.entries] for title, run in found.items()} == {
-        f"cifar-rotation, {extra}": ["TCH, ratios", "AdaOMDeg-TCH, ratios"],
+        f"cifar-rotation, {extra}": [
+            "TCH, ratios",
+            "AdaOMDeg-TCH, ratio in the first round alone",
+        ],
         f"cifar-rotation, full-updated loss, {extra}": ["AdaOMDgd-TCH"],
         f"cifar-class2, {extra}": ["LS", "equipoise"],
         f"cifar-two, preference 0.75, 0.25, {extra}": ["LS"],
@@ -637,3 +643,13 @@ def test_what_a_report_calls_these_runs(store: CellStore):
     assert found[f"cifar-two, preference 0.75, 0.25, {extra}"].table_command == "equipoise reproduce table-preference"
     (full,) = found[f"cifar-rotation, full-updated loss, {extra}"].entries
     assert full.within("accuracy") is None
+
+
+def test_the_widest_table_fits_eighty_columns() -> None:
+    names = (EXACT_FERERO, "AdaOMDgd-TCH", "a method of a long name, of many words")
+    rows = [Compared(name, metric, SEEDS, Score(13.456, 0.456), 12.345, 0.3) for name in names for metric in HEADS]
+    console = Console(width=80)
+    with console.capture() as shown:
+        console.print(_sheet("tab:new", rows, HEADS).table())
+    assert "…" not in shown.get()
+    assert shown.get().count("13.456±0.456 ✗") == 3 * 3

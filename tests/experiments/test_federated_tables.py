@@ -299,7 +299,8 @@ def test_curves_are_those_of_the_output_that_a_method_reports():
 
 # ------------------------------------------------------------------------------- equipoise fl
 def test_fl_reports_three_outputs_and_runs_once(tmp_path, monkeypatch):
-    arguments = ("fl", "--rounds", "3", "--seeds", "0,25", "--out", tmp_path, "--json", tmp_path / "fl.json")
+    asked = ("--method", "AdaOMDgd-TCH", "--rounds", "3", "--seeds", "0,25")
+    arguments = ("fl", *asked, "--out", tmp_path, "--json", tmp_path / "fl.json")
     output = command(*arguments)
     assert "digits-rotation, AdaOMDgd-TCH (0.03), preset published, 3 rounds, seeds 0, 25" in output
     assert "adaptive *" in output
@@ -314,7 +315,9 @@ def test_fl_reports_three_outputs_and_runs_once(tmp_path, monkeypatch):
     assert record["std"]["adaptive"]["test"]["agnostic_loss"] == pytest.approx(float(values.std(correction=0)))
 
     monkeypatch.setattr(federated, "run", forbidden)
-    assert "computed" not in command(*arguments)
+    again = command(*arguments)
+    assert "computed" not in again
+    assert f"2 of 2 runs read from {tmp_path / 'cells'}, 0 made now" in again.replace("\n", " ")
     # OMDgd-TCH has the same step size here: the same run, another output.
     assert "average *" in command("fl", "--method", "omdgd-tch", "--rounds", "3", "--seeds", "0", "--out", tmp_path)
 
@@ -324,7 +327,7 @@ def test_fl_takes_other_methods_of_the_registry_and_other_settings(tmp_path):
     assert "last *" in command("fl", "--method", "mgda", *short)
     assert "adaptive *" in command("fl", "--method", "AdaTCH", *short)
     assert "OMDeg-TCH (0.5)" in command("fl", "--method", "OMDeg-TCH", "--value", "0.5", *short)
-    assert "preset text" in command("fl", "--preset", "text", *short)
+    assert "equipoise, preset text" in command("fl", "--preset", "text", *short)
     drawn = command("fl", "--fraction", "0.5", "--dropout", "0.2", *short, "--json", tmp_path / "drawn.json")
     assert "computed" in drawn
     assert len(list((tmp_path / "cells").glob("*.json"))) == 5

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from equipoise import metrics, preference
 from equipoise.cli import app
-from equipoise.experiments import federated, federated_tables, synthetic
+from equipoise.experiments import federated, federated_tables, plan, synthetic
 from equipoise.experiments.cells import CellStore, CellWarning
 from equipoise.experiments.report import gather, render, sections
 from equipoise.experiments.report.numbers import short
@@ -68,6 +68,22 @@ def test_the_committed_cells_are_the_papers_table():
         CellStore(COMMITTED, ()), ["mnist-rotation"], ["LS"], None, "published"
     )  # fmt: skip
     assert ls["cells"][1]["ours"] == pytest.approx(entry.score("agnostic_loss").mean, rel=1e-5)
+    tables = {table["title"]: table for table in record["tables"]}
+    assert len(tables) == len(record["tables"])
+    for table in tables.values():
+        names = [row["method"] for row in table["rows"]]
+        assert len(set(names)) == len(names)
+        if table["title"].startswith("tab:3: "):
+            assert table["summary"].startswith("45 of 45 ")
+            assert set(names) <= set(plan.TABLES["table-cifar"])
+        elif table["title"].startswith("tab:stch: "):
+            assert tuple(names) == plan.TABLES["table-stch"]
+            assert table["command"].startswith("equipoise reproduce table-stch --task cifar-")
+    (ratios,) = [table for title, table in tables.items() if "ratios of losses" in title]
+    assert ratios["command"].startswith("equipoise reproduce table-ratio")
+    assert "--task" not in ratios["command"]
+    assert "AdaOMDeg-TCH, ratio in the first round alone" in [row["method"] for row in ratios["rows"]]
+    assert not any("cifar-two" in title for title in tables)
     curves = record["tasks"][0]["methods"][0]
     assert len(curves["rounds"]) == len(curves["train_loss"]) == len(curves["weights"]) == 60
     assert len(curves["scores"]["accuracy"]) == 10
@@ -167,6 +183,21 @@ def test_a_run_with_the_papers_preferences_and_seeds_joins_its_problem(tmp_path,
     (found,) = gather(read([tmp_path]), "1")["sets"]
     assert [method["name"] for method in found["methods"]] == ["LS", "LS (mine.json)"]
     assert len(found["command"].splitlines()) == 2
+
+
+def test_a_number_is_rounded_once_as_the_terminal_does(tmp_path, store):
+    row = synthetic.settings("published")[0]
+    w = preference.linspace(10)
+    for seed in synthetic.SEEDS:
+        outcome = {"losses": w.tolist(), "hypervolume": 1.00494966, "diverged": 0}
+        store.write(synthetic.cell_spec("published", "F2", row, seed), outcome)
+    record = gather(read([tmp_path]), "1")
+    (cell,) = [cell for cell in record["tables"][0]["rows"][0]["cells"] if cell]
+    assert f"{cell['ours']:.4f}" == "1.0049"
+    # Settings under which a method looks for another point are named where it seems to miss.
+    assert record["sets"][0]["note"].startswith("EPO, FERERO and PMTL look for f ∝ w in the preset published")
+    assert record["sets"][0]["note"] in record["tables"][0]["note"]
+    assert synthetic.on_other_rays("text") == ""
 
 
 def test_hypervolumes_are_compared_with_the_papers(tmp_path, store):

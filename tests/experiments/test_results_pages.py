@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from equipoise import cli
 from equipoise.cli import app
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -19,7 +20,9 @@ def test_there_are_pages():
 def test_a_page_is_what_its_command_writes(page, tmp_path, monkeypatch):
     (tmp_path / "docs").symlink_to(DOCS)
     monkeypatch.chdir(tmp_path)  # where there are no cells of one's own
+    monkeypatch.setattr(cli.console, "width", 80)
     made = tmp_path / page.name
     done = CliRunner().invoke(app, ["reproduce", page.stem, "--markdown", str(made)])
     assert done.exit_code == 0, done.output
+    assert "…" not in done.output  # nothing is cut
     assert made.read_text(encoding="utf-8") == page.read_text(encoding="utf-8")

@@ -134,7 +134,12 @@ def test_clicking_the_front_sets_the_preference_that_leads_there(page_file, visi
     f = VLMOP2().front(241)[80]
     page.mouse.click(*place(page, f.tolist()))
     assert asked(page) == pytest.approx(preference.through(f).tolist(), abs=0.01)
+    slide(page, 0.5)
+    x, y = place(page, f.tolist())
+    page.mouse.click(x - 18, y + 18)  # beside it, as a finger is
+    assert asked(page) == pytest.approx(preference.through(f).tolist(), abs=0.1)
     before = asked(page)
+    assert "the ring is where the ray meets it" in page.locator("#front figcaption").inner_text()
     page.mouse.click(*place(page, [0.2, 0.2]))  # far from the front
     assert asked(page) == before
 

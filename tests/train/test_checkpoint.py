@@ -208,3 +208,14 @@ def test_a_kill_in_the_middle_of_a_save_leaves_the_old_checkpoint_readable(tmp_p
     checkpoint = torch.load(path, weights_only=True)
     assert checkpoint["version"] >= finished
     assert bool((checkpoint["x"] == checkpoint["version"]).all())
+
+
+def test_numbers_of_a_mismatch_are_short_unless_they_would_look_alike(toy):
+    def made(w):
+        return eq.MultiObjective(toy().model, eq.OMD(), torch.tensor(w))
+
+    saved = made([0.3, 0.3, 0.4]).state_dict()
+    with pytest.raises(eq.StateMismatchError, match=re.escape("must be [0.2, 0.4, 0.4]; found [0.3, 0.3, 0.4]")):
+        made([0.2, 0.4, 0.4]).load_state_dict(saved)
+    with pytest.raises(eq.StateMismatchError, match=re.escape("found [0.30000001192092896, ")):
+        made([0.3000003, 0.2999997, 0.4]).load_state_dict(saved)

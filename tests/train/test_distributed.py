@@ -31,7 +31,7 @@ def test_two_processes_do_what_one_does(tmp_path: Path):
         check_that_a_resumed_run_is_the_run_that_was_not_interrupted(found)
         check_that_shards_are_loaded_as_they_were(found)
         # On the last rank alone a loss was not finite.
-        assert found["spoiled"]["message"] == "losses must be finite; found nan for 1 in step 1"
+        assert found["spoiled"]["message"] == "losses must be finite; found nan for objective 1 in step 1"
     check_that_each_rank_keeps_its_shards(first, second, single)
     check_what_shards_cannot_do(first, single)
     check_that_one_process_goes_on_with_what_two_saved(tmp_path, single)

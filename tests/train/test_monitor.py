@@ -62,3 +62,14 @@ def test_before_the_first_step_losses_are_unknown(toy, preference):
     assert math.isnan(found["loss/0"])
     assert found["step"] == 0
     assert found["lambda/0"] == pytest.approx(1 / 3)
+
+
+def test_an_objective_of_weight_zero_does_not_count_for_the_balance(toy):
+    run = toy()
+    mol = eq.MultiObjective(run.model, eq.OMD(), torch.tensor([0.25, 0.75, 0.0]), optimizer=run.optimizer)
+    mol(run.losses(0) * 0 + torch.tensor([3.0, 1.0, 7.0])).backward()
+    run.optimizer.step()
+    found = mol.metrics()
+    assert found["tch"] == 0.75
+    assert found["imbalance"] == 0.0
+    assert found["angle"] == pytest.approx(0.0, abs=1e-6)

@@ -160,6 +160,9 @@ def test_a_second_shell_takes_the_optimizer_over(toy, preference):
         second = eq.MultiObjective(run.model, *settings)
     run.run(second, 3)
     assert (first.step, second.step) == (2, 3)
+    for use in (first, first.record):
+        with pytest.raises(ValueError, match=r"mol must be open: close\(\) ends its run, and so does a newer"):
+            use(run.losses(0))
     assert all(torch.equal(x, answer[name]) for name, x in first.solution().items())
     second.close()
     third = eq.MultiObjective(run.model, *settings)  # no warning: the second had let go

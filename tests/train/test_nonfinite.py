@@ -84,7 +84,7 @@ def test_deferred_it_is_raised_by_the_next_call(toy, preference):
         if name.startswith(("weighting.", "conversion.")):
             assert torch.equal(after[name], tensor), name
     assert not torch.isfinite(run.params()["0.weight"]).all()
-    with pytest.raises(eq.NonFiniteLossError, match="found nan for 1 in step 4"):
+    with pytest.raises(eq.NonFiniteLossError, match="found nan for objective 1 in step 4"):
         mol(run.losses(4))
 
 
@@ -171,5 +171,5 @@ def test_on_an_accelerator_no_step_waits_for_the_device(weighting: Any, toy, pre
     finally:
         torch.cuda.set_sync_debug_mode("default")
     mol(spoiled((run.model(x) - y).square().mean(0)))
-    with pytest.raises(eq.NonFiniteLossError, match="found nan for 1 in step 10"):
+    with pytest.raises(eq.NonFiniteLossError, match="found nan for objective 1 in step 10"):
         step()

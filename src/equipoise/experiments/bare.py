@@ -14,6 +14,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from equipoise.errors import require
 from equipoise.experiments import federated, plan
 from equipoise.experiments.cells import CellStore
 from equipoise.experiments.plan import Wanted
@@ -34,6 +35,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--precision", choices=("float32", "tf32", "bfloat16"))
     parser.add_argument("--limit-s", type=float, help="stop after so many seconds")
     chosen = parser.parse_args(arguments)
+    require(chosen.data is None or chosen.data.is_dir(), "data must be a folder that exists", chosen.data)
     deadline = None if chosen.limit_s is None else time.monotonic() + chosen.limit_s
     store = CellStore(chosen.out, ())
     seeds = [int(seed) for seed in chosen.seeds.split(",")] if chosen.seeds else None

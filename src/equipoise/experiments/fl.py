@@ -13,10 +13,10 @@ from equipoise.errors import NonFiniteLossError, require
 from equipoise.experiments import federated
 from equipoise.experiments.cells import CellStore
 from equipoise.experiments.computing import compute
-from equipoise.experiments.federated import ATTEMPTED, Preset, Row
+from equipoise.experiments.federated import ATTEMPTED, Job, Preset, Row
 from equipoise.experiments.federated_items import HEADS
 from equipoise.experiments.federated_tables import METRICS, PARTS, Entry
-from equipoise.experiments.request import say
+from equipoise.experiments.request import say, say_read
 from equipoise.federated import Participation, Precision, Task
 
 __all__ = ["Order", "report", "tune"]
@@ -81,8 +81,17 @@ class Order:
     def run(self, rows: Sequence[Row]) -> list[NonFiniteLossError]:
         """Make the cells that are missing; returns what went wrong."""
         jobs = federated.absent(self.store, self.task_name, self.task, rows, self.seeds, self._precision)
+        self._say_read(rows, jobs)
         failed = compute(self.console, self.store, jobs, device=self.device, folder=self.data)
         return [error for _, error in failed]
+
+    def _say_read(self, rows: Sequence[Row], jobs: Sequence[Job]) -> None:
+        """Say which runs are not made now but read; several rows may be one run."""
+        specs = [federated.spec(self.task, row.method, seed, self._precision) for row in rows for seed in self.seeds]
+        asked = {repr(spec): spec for spec in specs}
+        lacking = {repr(job.spec(seed)) for job in jobs for seed in job.seeds}
+        found = [spec for key, spec in asked.items() if key not in lacking]
+        say_read(self.console, self.store, found, len(asked), len(lacking))
 
     def entry(self, row: Row) -> Entry | None:
         """The results of a row, or None if they are not all there."""
@@ -101,7 +110,9 @@ def report(order: Order) -> dict[str, Any]:
     where = f"preset {order.preset}, {order.task.rounds} rounds, {_seeds(order)}"
     say(order.console, f"{order.task_name}, {order.method}{setting}, {where}")
     order.console.print(_summary(entry))
-    say(order.console, f"* what {order.method} reports; mean ± standard deviation over the seeds")
+    over = "" if len(order.seeds) == 1 else "; mean ± standard deviation over the seeds"
+    own = f"; own: {order.row.method.conversion}" if entry.row.output == "own" else ""
+    say(order.console, f"* what {order.method} reports{own}{over}")
     return _record(order, entry)
 
 
@@ -151,7 +162,8 @@ def _summary(entry: Entry) -> Table:
         for part in PARTS:
             scores = (entry.score(metric, output, part) for metric in METRICS)
             name = f"{output}{' *' if reported else ''}" if part == "test" else ""
-            cells = (f"{s.mean:.3f} ± {s.std:.3f}" for s in scores)
+            one = len(entry.seeds) == 1
+            cells = (f"{s.mean:.3f}" if one else f"{s.mean:.3f} ± {s.std:.3f}" for s in scores)
             table.add_row(name, part, *cells, style="bold" if reported else None)
     return table
 

@@ -54,11 +54,17 @@ class Sheet:
 
 
 def grid(title: str, heads: Sequence[str]) -> Table:
-    """A table of numbers, narrow enough for eighty characters."""
+    """A table of numbers, narrow enough for eighty characters: names are broken into lines for that, numbers never.
+
+    Numbers stand beside the last lines of a name: below it may be what its second line of numbers is.
+    """
     table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
     for head in heads:
         text = head in {"method", "task"}
-        table.add_column(head, justify="left" if text else "right", no_wrap=True)
+        shown = head if text else head.replace(", ", ",\n")
+        table.add_column(
+            shown, justify="left" if text else "right", no_wrap=not text, overflow="fold", vertical="bottom"
+        )
     return table
 
 

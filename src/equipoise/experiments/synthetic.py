@@ -256,6 +256,19 @@ def table(
     return cells
 
 
+def on_other_rays(preset: Preset) -> str:
+    """Which methods a preset has look for another point than the one that is measured; empty if none does."""
+    weightings = {row.method: row.weighting for row in settings(preset)}
+    inner = {name: one.inner for name, one in weightings.items() if isinstance(one, Reweighted)}
+    names = [name for name, one in inner.items() if getattr(one, "target", "inverse") == "direct"]
+    if not names:
+        return ""
+    return (
+        f"{', '.join(names[:-1])} and {names[-1]} look for f ∝ w in the preset {preset}, as in the paper's runs, not "
+        "for f ∝ 1/w: they are far off the ray by their settings, not for want of steps; --preset text has f ∝ 1/w"
+    )
+
+
 def without_claim(cells: Sequence[TableCell]) -> str:
     """Which cells are not counted, and why; empty if all are."""
     free = [cell for cell in cells if cell.within is None]

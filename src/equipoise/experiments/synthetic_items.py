@@ -90,6 +90,9 @@ def _table_hv(request: Request) -> None:
                 highlight=False,
             )
     console.print(_imbalance_table(cells))
+    note = synthetic.on_other_rays(preset)
+    if note:
+        say(console, note)
     gone = {cell.method: 0 for cell in cells}
     for cell in cells:
         gone[cell.method] += cell.diverged

@@ -2,6 +2,7 @@
 
 import dataclasses
 import os
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -54,8 +55,21 @@ def check_configuration(found: Mapping[str, str], here: Mapping[str, str]) -> No
     absent = "nothing"
     names = [name for name in {**here, **found} if here.get(name) != found.get(name)]
     if names:
-        differences = (f"{n} must be {here.get(n, absent)}; found {found.get(n, absent)}" for n in names)
+        differences = (
+            f"{n} must be {_shown(here.get(n, absent), found.get(n, absent))}; "
+            f"found {_shown(found.get(n, absent), here.get(n, absent))}"
+            for n in names
+        )
         raise StateMismatchError(f"checkpoint belongs to another configuration: {', '.join(differences)}")
+
+
+_DIGITS = re.compile(r"\d+\.\d{7,}(e[+-]?\d+)?")
+
+
+def _shown(text: str, other: str) -> str:
+    """A setting with numbers of six digits, unless only more of them tell it from the other one."""
+    a, b = (_DIGITS.sub(lambda number: f"{float(number[0]):.6g}", one) for one in (text, other))
+    return a if a != b else text
 
 
 def check_tensors(found: Mapping[str, Tensor], here: Mapping[str, Tensor]) -> None:

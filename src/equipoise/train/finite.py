@@ -117,9 +117,16 @@ def sound(values: Tensor) -> bool:
     return math.isfinite(float(values.sum())) or bool(torch.isfinite(values).all())
 
 
+def _called(name: str) -> str:
+    """Objectives without names have numbers, which are no names."""
+    return f"objective {name}" if name.isdecimal() else name
+
+
 def _blame(values: Tensor, names: tuple[str, ...], step: int) -> str:
     """Which losses are not finite."""
     found = [
-        f"{value} for {name}" for name, value in zip(names, values.tolist(), strict=True) if not math.isfinite(value)
+        f"{value} for {_called(name)}"
+        for name, value in zip(names, values.tolist(), strict=True)
+        if not math.isfinite(value)
     ]
     return f"losses must be finite; found {', '.join(found)} in step {step}"

@@ -53,5 +53,9 @@ def describe_step(
         if vector is not None
         for name, value in zip(names, vector.tolist(), strict=True)
     }
-    measures = {"tch": trade_off.tch, "imbalance": trade_off.imbalance, "angle": trade_off.angle}
-    return entries | {name: float(measure(above, preference.to(above))) for name, measure in measures.items()}
+    # Nothing is asked of an objective of weight 0: it is not out of balance, whatever its loss.
+    asked = preference > 0
+    f, w = above[asked], preference.to(above)[asked]
+    measures = {"imbalance": trade_off.imbalance(f, w), "angle": trade_off.angle(f, w)}
+    entries["tch"] = float(trade_off.tch(above, preference.to(above)))
+    return entries | {name: float(measure) for name, measure in measures.items()}

@@ -156,7 +156,7 @@ class MultiObjective:
         self._watch, self._replayed = self._new_watch(), self._new_replay()
         self._floor = Floor(self._labels, floor(weighting, w))
         self._looks_ahead = _looks_ahead(weighting)
-        self._accumulates = False
+        self._accumulates = self._closed = False
         self._compared: Literal["", "training", "given"] = ""
         self._sent: dict[str, Tensor] | None = None
         self._statistics: dict[str, Tensor] = {}
@@ -196,6 +196,7 @@ class MultiObjective:
             ValueError: For losses of another shape or with other names than the preference, without a graph or
                 under `no_grad`.
         """
+        self._check_open()
         f = stack_losses(losses, self.names, len(self.preference), self._device)
         check_graph(losses, f, counted=counts is not None)
         self._watch.settle()
@@ -233,6 +234,7 @@ class MultiObjective:
             losses: f at the parameters as they are, a tensor (m,), or numbers in a list or by name; no graph is needed.
             counts: As in a call.
         """
+        self._check_open()
         rule = "record must be called before anything else is recorded: give every=None, or call it before mol"
         require(self._compared != "training", rule, lambda: f"{self.recorded} iterates compared by training losses")
         f = stack_losses(losses, self.names, len(self.preference), self._device)
@@ -253,7 +255,8 @@ class MultiObjective:
         self._pending, self._skipped, self._chosen, self._within, self._sent = Pending(), 0, None, None, None
 
     def close(self) -> None:
-        """Let go of the optimizer, and of the folder if the store is one; the solution stays."""
+        """Let go of the optimizer, and of the folder if the store is one; the solution stays, and calls are refused."""
+        self._closed = True
         if self._optimizer is not None:
             detach(self._optimizer)
         self._optimizer = None
@@ -325,8 +328,9 @@ class MultiObjective:
         Returns:
             `step`; by objective `loss/…`, `weighted/…` (w_i (f_i − z_i)), `coefficient/…` and `lambda/…` where the
             weighting has λ; `tch` (the largest weighted loss), `imbalance` (largest over smallest, less 1) and
-            `angle` (to the preferred ray, in radians): 0 where the preference is met; `archive`, the copies in use
-            where the conversion keeps several.
+            `angle` (to the preferred ray, in radians): 0 where the preference is met, and both of the objectives with
+            w_i > 0 alone, as nothing is asked of the others; `archive`, the copies in use where the conversion keeps
+            several.
         """
         self._settle()
         state = self._state
@@ -473,6 +477,10 @@ class MultiObjective:
             if seen.mask is not None:
                 f = torch.where(seen.mask if seen.share is None else seen.share > 0, f, 0.0)
             return ((c if seen.share is None else c * seen.share) * f).sum()
+
+    def _check_open(self) -> None:
+        rule = "mol must be open: close() ends its run, and so does a newer MultiObjective that takes its optimizer"
+        require(not self._closed, rule, lambda: f"one that was closed after step {self.step}")
 
     def _cleared(self) -> bool:
         assert self._optimizer is not None  # noqa: S101

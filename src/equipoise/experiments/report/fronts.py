@@ -73,6 +73,7 @@ def _of_table(preset: synthetic.Preset, name: str, cells: list[synthetic.TableCe
         "seeds": list(synthetic.SEEDS),
         "methods": [_method(cell.method, torch.tensor(cell.losses, dtype=torch.float64)) for cell in cells],
         "command": shlex.join(command),
+        "note": synthetic.on_other_rays(preset),
     }
 
 
@@ -87,6 +88,7 @@ def _empty(record: Record, weights: object) -> Record:
         "seeds": record["seeds"],
         "methods": [],
         "command": "",
+        "note": "",
     }
 
 

@@ -23,7 +23,7 @@ def gather(sources: Sources, version: str) -> Record:
         "version": version,
         "colours": COLOURS,
         "sets": fronts.explored(sources),
-        "tables": [*tables.hypervolumes(sources), *(tables.scores(run) for run in runs)],
+        "tables": [*tables.hypervolumes(sources), *(table for run in runs for table in tables.scores(run))],
         "tasks": [training.as_record(run) for run in runs],
         "logs": [training.log_record(log) for log in sources.logs],
     }

@@ -5,16 +5,24 @@ from collections.abc import Sequence
 from typing import Any, get_args
 
 from equipoise.experiments import synthetic
+from equipoise.experiments.federated import MOMENTUM
 from equipoise.experiments.federated_items import HEADS
 from equipoise.experiments.federated_tables import ALLOWED, METRICS, Entry
+from equipoise.experiments.plan import TABLES
 from equipoise.experiments.report.fronts import table_cells
 from equipoise.experiments.report.numbers import short
 from equipoise.experiments.report.sources import Sources
 from equipoise.experiments.report.training import TaskRuns
+from equipoise.weighting import Relative
 
 __all__ = ["hypervolumes", "scores"]
 
 Record = dict[str, Any]
+
+USUAL = TABLES["table-cifar"]
+"""Rows of tab:3, and beside them the library's default and the exact FERERO."""
+EXACT = 15
+"""Digits of numbers in tables: rounded twice, a number could differ from the one that `reproduce` prints."""
 
 
 def hypervolumes(sources: Sources) -> list[Record]:
@@ -24,7 +32,7 @@ def hypervolumes(sources: Sources) -> list[Record]:
         cells = table_cells(sources, preset)
         if not cells:
             continue
-        published = preset == "published"
+        published, note = preset == "published", synthetic.on_other_rays(preset)
         by_method = {name: {c.problem: c for c in cells if c.method == name} for name in dict.fromkeys(_methods(cells))}
         claimed = [cell.within for cell in cells if cell.within is not None]
         tables.append(
@@ -34,7 +42,8 @@ def hypervolumes(sources: Sources) -> list[Record]:
                 f"{synthetic.without_claim(cells)}. "
                 if published
                 else "The settings are not those that made the paper’s numbers: nothing is claimed. ",
-                "note": f"Mean over the seeds {', '.join(map(str, synthetic.SEEDS))}; larger is better, best in bold.",
+                "note": f"Mean over the seeds {', '.join(map(str, synthetic.SEEDS))}; larger is better, best in bold."
+                f"{note and f' {note}.'}",
                 "digits": 4,
                 "columns": [{"label": name, "best": "high"} for name in synthetic.PROBLEMS],
                 "rows": [
@@ -58,22 +67,59 @@ def _hypervolume(cell: synthetic.TableCell | None, published: bool) -> Record | 
         return None
     paper, paper_std = cell.paper
     return {
-        "ours": short(cell.mean),
-        "std": short(cell.std),
+        "ours": short(cell.mean, EXACT),
+        "std": short(cell.std, EXACT),
         "paper": paper,
         "paper_std": paper_std,
         "agrees": cell.within if published else None,
     }
 
 
-def scores(runs: TaskRuns) -> Record:
-    """tab:3 for one task, or a table like it where the paper has none."""
+def scores(runs: TaskRuns) -> list[Record]:
+    """tab:3 for one task, or a table like it where the paper has none; what else was run, in tables of its own.
+
+    The runs of tab:new are not shown: that table has other metrics, of three runs together.
+    """
+    if runs.item == "table-preference":
+        return []
+    by_name = {entry.row.name: entry for entry in runs.entries}
+    standard = [entry for entry in runs.entries if entry.row.name in USUAL]
+    ratios = [entry for entry in runs.entries if isinstance(entry.row.method.weighting, Relative)]
+    apart = {MOMENTUM} if _is_stch(runs) else set()
+    taken = {*USUAL, *apart, *(entry.row.name for entry in ratios)}
+    others = [entry for entry in runs.entries if entry.row.name not in taken]
+    tables = [_table(runs.only(standard), "tab:3", runs.title)] if standard else []
+    if MOMENTUM in by_name and apart:
+        own = runs.only([by_name[name] for name in TABLES["table-stch"] if name in by_name])
+        tables.append(_table(own, "tab:stch", runs.title, own.command("table-stch")))
+    if ratios:
+        title = f"{runs.title}, weights updated with ratios of losses"
+        tables.append(_table(runs.only(ratios), "", title, _without_task(runs, "table-ratio")))
+    if others:
+        tables.append(_table(runs.only(others), "", f"{runs.title}, other runs" if tables else runs.title))
+    return tables
+
+
+def _is_stch(runs: TaskRuns) -> bool:
+    """Whether tab:stch has this task, with these settings."""
+    return runs.title.startswith("cifar") and runs.options is not None and runs.usual
+
+
+def _without_task(runs: TaskRuns, item: str) -> str:
+    """The command for an item that has one task."""
+    words = shlex.split(runs.command(item))
+    place = words.index("--task") if "--task" in words else len(words)
+    return shlex.join([*words[:place], *words[place + 2 :]])
+
+
+def _table(runs: TaskRuns, label: str, title: str, command: str | None = None) -> Record:
+    """The three metrics; the label is the paper's, for a table that can be compared with it."""
     claimed = [e.within(metric) for e in runs.entries for metric in METRICS if e.within(metric) is not None]
     inside = f"{sum(map(bool, claimed))} of {len(claimed)} numbers"
     counts = sorted({len(entry.seeds) for entry in runs.entries})
     seeds = f"{counts[0]} to {counts[-1]} seeds" if len(counts) > 1 else f"{counts[0]} seed{'s' * (counts[0] > 1)}"
     return {
-        "title": f"{'tab:3: ' if claimed else ''}{runs.title}",
+        "title": f"{label}: {title}" if label and claimed else title,
         "summary": f"{inside} within {ALLOWED:g} of the paper’s standard deviations. " if claimed else "",
         "note": f"Mean and standard deviation over {seeds}, on the test set; the best is bold.",
         "digits": 3,
@@ -82,7 +128,7 @@ def scores(runs: TaskRuns) -> Record:
             {"method": entry.row.name, "cells": [_score(entry, i) for i in range(len(METRICS))]}
             for entry in runs.entries
         ],
-        "command": runs.table_command,
+        "command": runs.table_command if command is None else command,
     }
 
 
@@ -91,8 +137,8 @@ def _score(entry: Entry, column: int) -> Record:
     ours = entry.score(metric)
     theirs = None if entry.paper is None or not entry.claimed else getattr(entry.paper, metric)
     return {
-        "ours": short(ours.mean),
-        "std": short(ours.std),
+        "ours": short(ours.mean, EXACT),
+        "std": short(ours.std, EXACT),
         "paper": None if theirs is None else theirs.mean,
         "paper_std": None if theirs is None else theirs.std,
         "agrees": entry.within(metric),

@@ -16,10 +16,11 @@ from equipoise.experiments import federated, paper
 from equipoise.experiments.cells import CellWarning, Result
 from equipoise.experiments.federated import EVERY, EXACT_FERERO, METHODS, MOMENTUM, Output, Preset, Row
 from equipoise.experiments.federated_tables import METRICS, OUTPUTS, Entry
+from equipoise.experiments.plan import TABLES
 from equipoise.experiments.report.numbers import short
 from equipoise.experiments.report.sources import Log, Sources
 from equipoise.registry import Method, methods
-from equipoise.weighting import Linear
+from equipoise.weighting import Linear, Relative
 
 __all__ = ["TaskRuns", "as_record", "log_record", "runs_by_task"]
 
@@ -40,7 +41,7 @@ class TaskRuns:
         entries: The methods, those of tab:3 first.
         rounds: How many.
         options: Words that make commands ask for this task and its seeds; None if no command does.
-        in_items: Whether `reproduce` can be asked for it, or only `fl`.
+        usual: Whether everybody takes part, as in all items of `reproduce`.
         item: The one item of `reproduce` that has it, if it is the only one.
     """
 
@@ -48,8 +49,17 @@ class TaskRuns:
     entries: list[Entry]
     rounds: int
     options: list[str] | None
-    in_items: bool = True
+    usual: bool = True
     item: str | None = None
+
+    @property
+    def in_items(self) -> bool:
+        """Whether `reproduce` can be asked for it, or only `fl`."""
+        return self.usual and not any(_VALUED.fullmatch(entry.row.name) for entry in self.entries)
+
+    def only(self, entries: list[Entry]) -> "TaskRuns":
+        """The same with some of the methods."""
+        return replace(self, entries=entries)
 
     def command(self, item: str, *words: str) -> str:
         """The command that makes an item of `reproduce` for this task, or its runs if there is no such item."""
@@ -66,8 +76,9 @@ class TaskRuns:
     def table_command(self) -> str:
         """The command for the table."""
         names = [entry.row.name for entry in self.entries]
-        some = [] if set(METHODS).issubset(names) else ["--methods", ",".join(names)]
         data = self.title.partition("-")[0]
+        made = TABLES["table-cifar"] if data == "cifar" else (*METHODS, EXACT_FERERO)
+        some = [] if set(METHODS) <= set(names) <= set(made) else ["--methods", ",".join(names)]
         return self.command(f"table-{data}" if data in {"mnist", "cifar"} else "table-digits", *some)
 
 
@@ -142,14 +153,13 @@ def _task_runs(asked: _Asked, found: dict[Trajectory, dict[int, Result]]) -> Tas
         entries.append(Entry(name or "", row, seeds, tuple(results[s] for s in seeds), theirs, claimed=whole))
     own = name is None or asked.preference or _other_loss(asked.task, name, preset) is not None
     options = None if name is None or own else _options(name, preset, rounds, asked, entries)
-    in_items = not _unusual(asked.task) and not any(_VALUED.fullmatch(entry.row.name) for entry in entries)
     title = _title(name, preset, rounds, asked)
     if any("round_loss" in result for results in found.values() for result in results.values()):
         title += ", training loss along the local steps"
     item = "table-preference" if asked.preference and name == "cifar-two" else None
     if name == "cifar-rotation" and _other_loss(asked.task, name, preset) is not None:
         item = "table-evaluation-data"
-    return TaskRuns(title, entries, rounds, options, in_items, item)
+    return TaskRuns(title, entries, rounds, options, not _unusual(asked.task), item)
 
 
 _ROUNDS = re.compile(r"rounds=(\d+)")
@@ -240,12 +250,7 @@ def _named_rows(
             for row in [federated.row(m, name, preset, value)]
         ]
         others = [federated.row(m, name, preset) for m in methods() if m not in METHODS]
-        others += [
-            replace(federated.by_ratios(federated.row(m, name, preset), of), name=f"{m}, ratios")
-            for m in paper.RATIOS
-            for of in PRESETS
-            if m != "LS"
-        ]
+        others += [_by_ratios(federated.row(m, name, preset), of) for m in paper.RATIOS for of in PRESETS if m != "LS"]
         # The registry has several names for some methods: the first is enough.
         once = {(_trajectory(row), row.output): row for row in reversed([*valued, *others])}
         for (trajectory, _), row in reversed(once.items()):
@@ -257,6 +262,12 @@ def _named_rows(
         for output in both:
             # What it is cannot be told from its text; only the name is shown.
             yield Row(f"{trajectory[0][:60]}, {output}", Method(Linear(), Last()), output), trajectory
+
+
+def _by_ratios(row: Row, preset: Preset) -> Row:
+    found = federated.by_ratios(row, preset)
+    first = isinstance(found.method.weighting, Relative) and found.method.weighting.span == "first"
+    return replace(found, name=f"{row.name}, {'ratio in the first round alone' if first else 'ratios'}")
 
 
 def _trajectory(row: Row) -> Trajectory:

@@ -2,7 +2,7 @@
 
 const FIRST_SHOWN = ["LS", "TCH", "STCH", "OMDgd-TCH", "AdaOMDgd-TCH"];
 const HINT =
-  "Drag the ray, or click the front. To zoom, drag a box or use Ctrl and the wheel; a double click goes back.";
+  "Drag the ray by the open circle at its end, or click the front; the ring is where the ray meets it. To zoom, drag a box or use Ctrl and the wheel; a double click goes back.";
 const [LEAST, MOST] = [0.01, 0.99]; // of a weight: a preference without an objective has no ray
 
 const normalised = (v) => v.map((x) => x / sum(v));
@@ -142,14 +142,14 @@ function startExplorer(section) {
   }
   const turn = (x, y) => set(through([Math.max(x, 0), Math.max(y, 0)]));
 
-  /** A click near the front, or near a solution, asks for the preference that leads there. */
+  /** A click on a solution, or else anywhere near the front, asks for the preference that leads there. */
   function pick(px, py, at, points) {
     const away = (f) => Math.hypot(at.x(f[0]) - px, at.y(f[1]) - py);
-    const close = [...state.set.front, ...points].reduce(
-      (best, f) => (best === null || away(f) < away(best) ? f : best),
-      null,
-    );
-    if (close && away(close) < 14) set(through(close));
+    const nearestOf = (all) => all.reduce((best, f) => (best === null || away(f) < away(best) ? f : best), null);
+    const close = nearestOf([...state.set.front, ...points]);
+    if (close && away(close) < 14) return set(through(close));
+    const onFront = nearestOf(state.set.front);
+    if (onFront && away(onFront) < 60) set(through(onFront));
   }
 
   const columns = (line) => [line.map((f) => f[0]), line.map((f) => f[1])];
@@ -325,12 +325,13 @@ function startExplorer(section) {
         { class: "remark" },
         "For the nearest computed preference: w∘f, the angle to its ray, and the imbalance, largest over smallest w∘f, less 1.",
       ),
+      chosen.note ? el("p", { class: "remark", id: "rays" }, `${chosen.note}.`) : "",
     );
     made.replaceChildren(
       el(
         "figcaption",
         {},
-        m === 2 ? HINT : HINT.replace("Drag the ray, or click the front", "Click a line to ask for what leads there"),
+        m === 2 ? HINT : HINT.replace(/^.*meets it/, "Click a line to ask for what leads there"),
       ),
       command(chosen.command),
     );
