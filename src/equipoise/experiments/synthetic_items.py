@@ -121,7 +121,7 @@ _MARKS = {True: "✓", False: "✗", None: " "}
 
 
 def _imbalance_table(cells: Sequence[synthetic.TableCell]) -> Table:
-    table = _grid("preference accuracy: median of largest/smallest w_i f_i − 1")
+    table = _grid("imbalance: median of largest/smallest w_i f_i − 1")
     for method, row in _rows(cells):
         table.add_row(method, *(f"{c.imbalance:.1%}" if c.imbalance < 10 else "> 999%" for c in row))
     return table
