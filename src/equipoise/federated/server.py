@@ -195,27 +195,18 @@ class Rounds:
         clients: Tensor | None,
     ) -> Tensor:
         """The loss of every client, (S, m), 0 for those that did not take part."""
-        losses = self._sent_losses(kind, theta, buffers, sent, clients)
+        along = {"trajectory": sent.mean, "received": sent.first, "validation-trajectory": sent.probed}
+        losses = along.get(kind)
+        if losses is None:
+            losses = self._evaluated(kind, theta, buffers, sent, clients)
         # A client whose loss was lost on the way sends a model that is lost too.
         losses = torch.where(torch.isfinite(sent.mean), losses, sent.mean)
         return losses if clients is None else _spread(losses, clients, self.m)
 
-    def _sent_losses(
-        self,
-        kind: LossSource,
-        theta: dict[str, Tensor],
-        buffers: dict[str, Tensor],
-        sent: Sent,
-        clients: Tensor | None,
+    def _evaluated(
+        self, kind: LossSource, theta: dict[str, Tensor], buffers: dict[str, Tensor], sent: Sent, clients: Tensor | None
     ) -> Tensor:
-        """The loss of every client that took part, (S, k)."""
-        if kind == "trajectory":
-            return sent.mean
-        if kind == "received":
-            return sent.first
-        if kind == "validation-trajectory":
-            assert sent.probed is not None  # noqa: S101
-            return sent.probed
+        """The loss of every client that took part, (S, k), of models on all samples of a kind."""
         if kind == "full-updated":
             local, own = sent.params, sent.buffers
             if clients is not None:
