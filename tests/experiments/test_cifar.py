@@ -616,7 +616,8 @@ def test_cells_of_cifar_are_counted_as_used(tmp_path: Path):
 
 
 def test_what_a_report_calls_these_runs(store: CellStore):
-    write(store, wanted("table-evaluation-data")[1], 0, cell())
+    for k in (1, 3):
+        write(store, wanted("table-evaluation-data")[k], 0, cell())
     write(store, wanted("table-preference")[1], 0, cell())
     for name in ("TCH", "AdaOMDeg-TCH"):
         write(store, only("table-ratio", name, 45)[0], 0, cell())
@@ -631,6 +632,7 @@ def test_what_a_report_calls_these_runs(store: CellStore):
             "AdaOMDeg-TCH, ratio in the first round alone",
         ],
         f"cifar-rotation, full-updated loss, {extra}": ["AdaOMDgd-TCH"],
+        f"cifar-rotation, validation-trajectory loss for dominance, {extra}": ["AdaOMDgd-TCH"],
         f"cifar-class2, {extra}": ["LS", "equipoise"],
         f"cifar-two, preference 0.75, 0.25, {extra}": ["LS"],
     }
@@ -641,8 +643,10 @@ def test_what_a_report_calls_these_runs(store: CellStore):
         "equipoise reproduce table-cifar --task cifar-class2 --seeds 0 --methods LS,equipoise"
     )
     assert found[f"cifar-two, preference 0.75, 0.25, {extra}"].table_command == "equipoise reproduce table-preference"
-    (full,) = found[f"cifar-rotation, full-updated loss, {extra}"].entries
-    assert full.within("accuracy") is None
+    for other in ("full-updated loss", "validation-trajectory loss for dominance"):
+        (apart,) = found[f"cifar-rotation, {other}, {extra}"].entries
+        assert apart.within("accuracy") is None
+        assert found[f"cifar-rotation, {other}, {extra}"].table_command == "equipoise reproduce table-evaluation-data"
 
 
 def test_the_widest_table_fits_eighty_columns() -> None:

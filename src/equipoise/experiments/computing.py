@@ -18,7 +18,7 @@ from equipoise.experiments.federated_tables import Entry, entries_of
 from equipoise.experiments.plan import Wanted
 from equipoise.experiments.request import Request, bar, say, say_read
 
-__all__ = ["compute", "gather", "provide"]
+__all__ = ["compute", "gather", "provide", "say_found"]
 
 IMAGES = {"cifar-rotation": 50_000, "cifar-two": 50_000, "cifar-class2": 10_000, "cifar-class5": 25_000}
 """Of a round, all clients together."""
@@ -82,10 +82,10 @@ def provide(request: Request, name: str, wanted: Sequence[Wanted]) -> None:
         wanted: Its rows.
     """
     jobs = plan.absent(request.store, wanted, request.seeds, request.precision)
-    specs: dict[str, Spec] = {}
+    specs: list[Spec] = []
     for one in wanted:
         seeds = request.seeds or seeds_of(one.task_name)
-        specs |= {repr(spec): spec for spec in map(one.job(seeds, request.precision).spec, seeds)}
+        specs += map(one.job(seeds, request.precision).spec, seeds)
     asked = request.device is not None or request.rounds is not None
     later = [job for job in jobs if job.task_name in IMAGES and not asked]
     now = [job for job in jobs if job not in later]
@@ -95,14 +95,30 @@ def provide(request: Request, name: str, wanted: Sequence[Wanted]) -> None:
     runs = sum(len(job.seeds) for job in now)
     for data in {job.task.data for job in now}:  # before anything is announced that could not be done without them
         datasets.load(data, request.data)
-    lacking = {repr(job.spec(seed)) for job in jobs for seed in job.seeds}
-    found = [spec for key, spec in specs.items() if key not in lacking]
-    say_read(request.console, request.store, found, len(specs), runs)
+    say_found(request.console, request.store, specs, jobs, runs)
     if now:
         say(request.console, f"{runs} runs are missing and are made now, on {device}; what is finished is kept")
     failed = compute(request.console, request.store, now, device=device, folder=request.data)
     for job, error in failed:
         say(request.console, f"left out: {job.task_name}, {job.method.weighting}: {error}")
+
+
+def say_found(
+    console: Console, store: CellStore, specs: Sequence[Spec], jobs: Sequence[Job], made: int | None = None
+) -> None:
+    """Say which runs are read; several rows may be one run.
+
+    Args:
+        console: Where to print.
+        store: Where they are.
+        specs: What was asked for.
+        jobs: What is missing of it.
+        made: How many of these runs are made now, if not all of them.
+    """
+    asked = {repr(spec): spec for spec in specs}
+    lacking = {repr(job.spec(seed)) for job in jobs for seed in job.seeds}
+    found = [spec for key, spec in asked.items() if key not in lacking]
+    say_read(console, store, found, len(asked), len(lacking) if made is None else made)
 
 
 def _put_off(request: Request, name: str, jobs: Sequence[Job]) -> None:

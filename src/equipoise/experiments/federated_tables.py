@@ -15,7 +15,7 @@ from equipoise.experiments.plan import Wanted
 from equipoise.federated import Precision
 
 __all__ = [
-    "METRICS", "OUTPUTS", "PARTS", "Entry", "Paired", "as_json", "entries", "entries_of", "paired", "score", "seeds_of",
+    "METRICS", "OUTPUTS", "PARTS", "Entry", "Paired", "as_json", "entries", "entries_of", "paired", "score",
 ]  # fmt: skip
 
 Metric = Literal["accuracy", "agnostic_loss", "accuracy_parity"]

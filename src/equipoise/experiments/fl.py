@@ -12,11 +12,11 @@ from rich.table import Table
 from equipoise.errors import NonFiniteLossError, require
 from equipoise.experiments import federated
 from equipoise.experiments.cells import CellStore
-from equipoise.experiments.computing import compute
-from equipoise.experiments.federated import ATTEMPTED, Job, Preset, Row
+from equipoise.experiments.computing import compute, say_found
+from equipoise.experiments.federated import ATTEMPTED, Preset, Row
 from equipoise.experiments.federated_items import HEADS
 from equipoise.experiments.federated_tables import METRICS, PARTS, Entry
-from equipoise.experiments.request import say, say_read
+from equipoise.experiments.request import say
 from equipoise.federated import Participation, Precision, Task
 
 __all__ = ["Order", "report", "tune"]
@@ -81,17 +81,10 @@ class Order:
     def run(self, rows: Sequence[Row]) -> list[NonFiniteLossError]:
         """Make the cells that are missing; returns what went wrong."""
         jobs = federated.absent(self.store, self.task_name, self.task, rows, self.seeds, self._precision)
-        self._say_read(rows, jobs)
+        specs = [federated.spec(self.task, row.method, seed, self._precision) for row in rows for seed in self.seeds]
+        say_found(self.console, self.store, specs, jobs)
         failed = compute(self.console, self.store, jobs, device=self.device, folder=self.data)
         return [error for _, error in failed]
-
-    def _say_read(self, rows: Sequence[Row], jobs: Sequence[Job]) -> None:
-        """Say which runs are not made now but read; several rows may be one run."""
-        specs = [federated.spec(self.task, row.method, seed, self._precision) for row in rows for seed in self.seeds]
-        asked = {repr(spec): spec for spec in specs}
-        lacking = {repr(job.spec(seed)) for job in jobs for seed in job.seeds}
-        found = [spec for key, spec in asked.items() if key not in lacking]
-        say_read(self.console, self.store, found, len(asked), len(lacking))
 
     def entry(self, row: Row) -> Entry | None:
         """The results of a row, or None if they are not all there."""

@@ -196,9 +196,8 @@ class Rounds:
     ) -> Tensor:
         """The loss of every client, (S, m), 0 for those that did not take part."""
         along = {"trajectory": sent.mean, "received": sent.first, "validation-trajectory": sent.probed}
-        losses = along.get(kind)
-        if losses is None:
-            losses = self._evaluated(kind, theta, buffers, sent, clients)
+        losses = along[kind] if kind in along else self._evaluated(kind, theta, buffers, sent, clients)
+        assert losses is not None  # noqa: S101
         # A client whose loss was lost on the way sends a model that is lost too.
         losses = torch.where(torch.isfinite(sent.mean), losses, sent.mean)
         return losses if clients is None else _spread(losses, clients, self.m)

@@ -94,7 +94,7 @@ def scores(runs: TaskRuns) -> list[Record]:
         tables.append(_table(own, "tab:stch", runs.title, own.command("table-stch")))
     if ratios:
         title = f"{runs.title}, weights updated with ratios of losses"
-        tables.append(_table(runs.only(ratios), "", title, _without_task(runs, "table-ratio")))
+        tables.append(_table(runs.only(ratios), "", title, runs.command("table-ratio", tasked=False)))
     if others:
         tables.append(_table(runs.only(others), "", f"{runs.title}, other runs" if tables else runs.title))
     return tables
@@ -103,13 +103,6 @@ def scores(runs: TaskRuns) -> list[Record]:
 def _is_stch(runs: TaskRuns) -> bool:
     """Whether tab:stch has this task, with these settings."""
     return runs.title.startswith("cifar") and runs.options is not None and runs.usual
-
-
-def _without_task(runs: TaskRuns, item: str) -> str:
-    """The command for an item that has one task."""
-    words = shlex.split(runs.command(item))
-    place = words.index("--task") if "--task" in words else len(words)
-    return shlex.join([*words[:place], *words[place + 2 :]])
 
 
 def _table(runs: TaskRuns, label: str, title: str, command: str | None = None) -> Record:

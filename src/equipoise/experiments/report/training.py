@@ -61,14 +61,21 @@ class TaskRuns:
         """The same with some of the methods."""
         return replace(self, entries=entries)
 
-    def command(self, item: str, *words: str) -> str:
-        """The command that makes an item of `reproduce` for this task, or its runs if there is no such item."""
+    def command(self, item: str, *words: str, tasked: bool = True) -> str:
+        """The command that makes an item of `reproduce` for this task, or its runs if there is no such item.
+
+        Args:
+            item: Its name.
+            *words: More of the command.
+            tasked: Whether the item has several tasks, of which this one is to be named.
+        """
         if self.item is not None:
             return shlex.join(["equipoise", "reproduce", self.item])
         if self.options is None:
             return "made by a run of your own, with settings that no command has"
         if self.in_items:
-            return shlex.join(["equipoise", "reproduce", item, *self.options, *words])
+            options = self.options if tasked else self.options[2:]  # they begin with the task
+            return shlex.join(["equipoise", "reproduce", item, *options, *words])
         names = dict.fromkeys(entry.row.name for entry in self.entries)
         return "\n".join(shlex.join(["equipoise", "fl", *_asking_for(name), *self.options]) for name in names)
 
@@ -164,6 +171,7 @@ def _task_runs(asked: _Asked, found: dict[Trajectory, dict[int, Result]]) -> Tas
 
 _ROUNDS = re.compile(r"rounds=(\d+)")
 _LOSS = re.compile(r"loss='([^']*)'")
+_DOMINANCE = re.compile(r", dominance='([^']*)'")
 _PARTICIPATION = re.compile(r"participation=Participation\(([^)]*)\)")
 _USUAL = ("fraction=1.0", "dropout=0.0")
 
@@ -179,15 +187,17 @@ def _unusual(task: str) -> str:
 
 
 def _plain(task: str) -> str:
-    """A task without rounds, participation and source of losses."""
-    return _LOSS.sub("", _PARTICIPATION.sub("", _ROUNDS.sub("", task)))
+    """A task without rounds, participation and sources of losses."""
+    return _DOMINANCE.sub("", _LOSS.sub("", _PARTICIPATION.sub("", _ROUNDS.sub("", task))))
 
 
 def _other_loss(task: str, name: str | None, preset: Preset) -> str | None:
-    """Where the losses come from that feed the server, if not from where the task has them."""
-    found = _LOSS.search(task)
+    """Where the losses come from that feed the server, or its dominance test, if not from where the task has them."""
+    found, compared = _LOSS.search(task), _DOMINANCE.search(task)
+    if name is not None and compared is not None:
+        return f"{compared[1]} loss for dominance"
     usual = name is None or found is None or found[1] == federated.tasks(preset)[name].loss
-    return None if usual or found is None else found[1]
+    return None if usual or found is None else f"{found[1]} loss"
 
 
 @cache
@@ -207,7 +217,7 @@ def _title(name: str | None, preset: Preset, rounds: int, asked: _Asked) -> str:
     extra += ["settings of the paper’s text"] if preset == "text" else []
     extra += [_unusual(asked.task).replace("=", " ")] if _unusual(asked.task) else []
     other = _other_loss(asked.task, name, preset)
-    extra += [f"{other} loss"] if other is not None else []
+    extra += [other] if other is not None else []
     extra += [f"preference {asked.preference}"] if asked.preference else []
     extra += [asked.precision] if asked.precision != "float32" else []
     return ", ".join([name, *extra])
