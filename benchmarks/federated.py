@@ -15,7 +15,9 @@ import resource
 import statistics
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -114,16 +116,18 @@ def mnist_on_gpu(folder: Path | None) -> list[dict[str, object]]:
     return lines
 
 
-def cifar_on_gpu(folder: Path | None) -> list[dict[str, object]]:
+def cifar_on_gpu(folder: Path | None, *, quick: bool) -> list[dict[str, object]]:
     lines = []
-    data, task = images("cifar10", folder), replace(tasks()["cifar-rotation"], rounds=7)
+    data, task = images("cifar10", folder), replace(tasks()["cifar-rotation"], rounds=6 if quick else 7)
     slow = seconds_per_round(task, data, "cuda", engine="sequential", precision="tf32")
     for precision in ("tf32", "bfloat16"):
-        fast = seconds_per_round(task, data, "cuda", precision=precision)
-        lines.append(report("cuda", f"cifar {precision}", fast, slow, None))
+        if not quick:
+            fast = seconds_per_round(task, data, "cuda", precision=precision)
+            lines.append(report("cuda", f"cifar {precision}", fast, slow, None))
         fast = seconds_per_round(task, data, "cuda", precision=precision, seeds=SEEDS[:3]) / 3
         lines.append(report("cuda", f"cifar {precision}, 3 seeds", fast, slow, None))
-    agreement(data)
+    if not quick:
+        agreement(data)
     return lines
 
 
@@ -192,6 +196,7 @@ def main() -> None:
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--data", type=Path)
     parser.add_argument("--only", choices=("mnist", "cifar"), help="on a GPU: one of the two")
+    parser.add_argument("--quick", action="store_true", help="CIFAR with three seeds alone, in fewer rounds")
     parser.add_argument("--growth", action="store_true")
     parser.add_argument("--check", action="store_true")
     parser.add_argument("--json", type=Path)
@@ -201,7 +206,8 @@ def main() -> None:
     if chosen.growth:
         lines = growth(chosen.device, chosen.data)
     elif chosen.device == "cuda":
-        parts = {"mnist": mnist_on_gpu, "cifar": cifar_on_gpu}
+        parts: dict[str, Callable[[Path | None], list[dict[str, object]]]]
+        parts = {"mnist": mnist_on_gpu, "cifar": partial(cifar_on_gpu, quick=chosen.quick)}
         lines = [line for name, part in parts.items() if chosen.only in {None, name} for line in part(chosen.data)]
     else:
         lines = on_cpu(chosen.data)

@@ -19,7 +19,13 @@ from equipoise.experiments import bare, federated, federated_figures, paper, pla
 from equipoise.experiments.cells import CellStore, cell_name
 from equipoise.experiments.cifar_items import PREFERENCES as HEADS
 from equipoise.experiments.cifar_items import _sheet
-from equipoise.experiments.cifar_tables import Compared, compare_preferences, compare_ratios, ratios
+from equipoise.experiments.cifar_tables import (
+    Compared,
+    compare_outputs,
+    compare_preferences,
+    compare_ratios,
+    ratios,
+)
 from equipoise.experiments.federated import EXACT_FERERO, METHODS, MOMENTUM, PREFERENCES, SEEDS, row, spec, tasks
 from equipoise.experiments.federated_tables import entries, entries_of, paired
 from equipoise.experiments.paper import Score
@@ -262,6 +268,9 @@ def test_a_preference_decides_the_steps(small: Dataset):
     for t in range(3):
         torch.testing.assert_close(c[t], dual * 2 * w, rtol=1e-5, atol=1e-6)
         dual = project(dual + 1.0 * 2 * w * f[t])  # s = 1 on CIFAR rotation
+    _, c = steps("ExcessMTL")  # λ_i ∝ λ_i exp(s W_i e_i/e_i⁽⁰⁾): both clients have learnt nearly as much
+    torch.testing.assert_close(c[1], 0.5 * 2 * w, rtol=1e-5, atol=1e-6)
+    assert 0.5 < (c[2, 0] / c[2, 1] / 3).log() < 1.0
     f, c = steps("TCH")
     assert c.tolist() == [[float(i == k) for i in range(2)] for k in (w * f).argmax(-1).tolist()]
     f, c = steps("TCH", "text")
@@ -451,6 +460,22 @@ def test_preferences_by_hand(store: CellStore):
     assert {
         one.paper for one in compare_preferences(store, wanted("table-preference", rounds=45), None, "published")
     } > {None}
+
+
+def test_every_output_of_the_same_runs(store: CellStore):
+    rows = [one for one in wanted("table-preference") if one.row.name == "LS"]
+    for one, loss in zip(rows, LOSSES, strict=True):
+        better = scores(losses=[x / 2 for x in loss], accuracies=(65.0, 65.0))
+        both = {output: scores(losses=loss, accuracies=(60.0, 40.0)) for output in ("last", "adaptive")}
+        write(store, one, 0, cell({**both, "average": better}))
+    (found,) = compare_outputs(store, wanted("table-preference"), None).values()
+    assert list(found) == ["last", "adaptive", "average"]
+    assert found["last"] == found["adaptive"]
+    assert found["last"]["loss_hypervolume"] == pytest.approx((6.0, 0.0))
+    # Strips below 4: 3.5·2.5 + 3·0.5 + 2.5·0.5.
+    assert found["average"]["loss_hypervolume"] == pytest.approx((11.5, 0.0))
+    assert found["average"]["accuracy_hypervolume"] == pytest.approx((0.35**2, 0.0))
+    assert compare_outputs(store, wanted("table-preference"), (0, 25)) == {}
 
 
 def test_a_seed_without_all_preferences_does_not_count(store: CellStore):

@@ -9,14 +9,14 @@ from torch import Tensor
 
 from equipoise import metrics
 from equipoise.experiments import federated, paper
-from equipoise.experiments.cells import CellStore
+from equipoise.experiments.cells import CellStore, Result
 from equipoise.experiments.federated import PREFERENCES, SEEDS, Preset
 from equipoise.experiments.federated_tables import ALLOWED, Entry, score
 from equipoise.experiments.paper import Score
 from equipoise.experiments.plan import Wanted
 from equipoise.federated import Precision
 
-__all__ = ["Base", "Compared", "as_json", "compare_preferences", "compare_ratios", "ratios"]
+__all__ = ["Base", "Compared", "as_json", "compare_outputs", "compare_preferences", "compare_ratios", "ratios"]
 
 Base = Literal["first", "untrained"]
 """By what a client's final test loss is divided: that of the model which the method reports after the first round, as
@@ -102,29 +102,59 @@ def compare_preferences(
     all its preferences have a cell.
     """
     compared = []
-    for method in dict.fromkeys(one.row.name for one in wanted):
-        runs = [one for one in wanted if one.row.name == method]
-        results = [one.found(store, SEEDS if seeds is None else seeds, precision) for one in runs]
-        common = tuple(seed for seed in results[0] if all(seed in found for found in results))
-        if not common or len(runs) != len(PREFERENCES) or (seeds is not None and len(common) < len(seeds)):
-            continue
-        tests = [[found[seed]["outputs"][runs[0].row.output]["test"] for found in results] for seed in common]
-        losses = torch.tensor([[one["client_losses"] for one in of] for of in tests], dtype=torch.float64)
-        accuracies = torch.tensor([[one["client_accuracies"] for one in of] for of in tests], dtype=torch.float64)
-        # Hypervolumes are of what is to be small.
-        accuracy_volume = metrics.hypervolume(-accuracies / 100, [-a for a in ACCURACY_REFERENCE])
-        values = {
-            "loss_hypervolume": metrics.hypervolume(losses, LOSS_REFERENCE),
-            "accuracy_hypervolume": accuracy_volume,
-            "overall_loss": losses.mean((1, 2)),
-            "overall_accuracy": accuracies.mean((1, 2)),
-        }
+    for method, (runs, results, common) in _complete(store, wanted, seeds, precision).items():
+        values = _of_fronts(results, common, runs[0].row.output)
         usual = runs[0].task.rounds == federated.tasks(preset)[runs[0].task_name].rounds
         theirs = _printed(method) if preset == "published" and usual else {}
         for metric, value in values.items():
             mean, std = theirs.get(metric, (None, None))
             compared.append(Compared(method, metric, common, score(value), mean, std))
     return compared
+
+
+def compare_outputs(
+    store: CellStore, wanted: Sequence[Wanted], seeds: Sequence[int] | None, precision: Precision | None = None
+) -> dict[str, dict[str, dict[str, Score]]]:
+    """The same numbers for every output of the runs, by method and output: what the conversion does, and what not."""
+    return {
+        method: {
+            output: {metric: score(value) for metric, value in _of_fronts(results, common, output).items()}
+            for output in ("last", "adaptive", "average")
+        }
+        for method, (_, results, common) in _complete(store, wanted, seeds, precision).items()
+    }
+
+
+_Runs = tuple[list[Wanted], list[dict[int, Result]], tuple[int, ...]]
+"""The runs of a method, one per preference, their results by seed, and the seeds that all of them have."""
+
+
+def _complete(
+    store: CellStore, wanted: Sequence[Wanted], seeds: Sequence[int] | None, precision: Precision | None
+) -> dict[str, _Runs]:
+    """By method, those that have results for all preferences."""
+    complete: dict[str, _Runs] = {}
+    for method in dict.fromkeys(one.row.name for one in wanted):
+        runs = [one for one in wanted if one.row.name == method]
+        results = [one.found(store, SEEDS if seeds is None else seeds, precision) for one in runs]
+        common = tuple(seed for seed in results[0] if all(seed in found for found in results))
+        if common and len(runs) == len(PREFERENCES) and (seeds is None or len(common) == len(seeds)):
+            complete[method] = runs, results, common
+    return complete
+
+
+def _of_fronts(results: Sequence[dict[int, Result]], seeds: Sequence[int], output: str) -> dict[str, Tensor]:
+    """The metrics of one output, (S,) each."""
+    tests = [[found[seed]["outputs"][output]["test"] for found in results] for seed in seeds]
+    losses = torch.tensor([[one["client_losses"] for one in of] for of in tests], dtype=torch.float64)
+    accuracies = torch.tensor([[one["client_accuracies"] for one in of] for of in tests], dtype=torch.float64)
+    return {
+        "loss_hypervolume": metrics.hypervolume(losses, LOSS_REFERENCE),
+        # Hypervolumes are of what is to be small.
+        "accuracy_hypervolume": metrics.hypervolume(-accuracies / 100, [-a for a in ACCURACY_REFERENCE]),
+        "overall_loss": losses.mean((1, 2)),
+        "overall_accuracy": accuracies.mean((1, 2)),
+    }
 
 
 def _printed(method: str) -> dict[str, tuple[float, float | None]]:
