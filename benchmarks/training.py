@@ -186,9 +186,13 @@ def shell(
         optimizer.zero_grad()
 
     if isinstance(conversion, eq.Adaptive):
-        for batch in Stream(task, task.smallest).take(16):
-            step(batch)
-        full = mol.metrics()["archive"] == conversion.capacity
+        stream = Stream(task, task.smallest)
+        for _ in range(8):
+            for batch in stream.take(16):
+                step(batch)
+            full = mol.metrics()["archive"] == conversion.capacity
+            if full:
+                break
         assert full or task.m < 10, "the archive must be full"
     return step
 
@@ -451,12 +455,12 @@ def late_archive(task: Task, steps: int = 200, store: str = "device") -> Row:
     model, optimizer = task.build()
     mol = eq.MultiObjective(model, eq.OMD(), [1.0 / task.m] * task.m, ARCHIVE, optimizer, store=store)
     params = dict(model.named_parameters())
-    now = Archive(ARCHIVE, params, torch.zeros(task.m, device=task.device), on_device(params, SLOTS))
+    now = Archive(ARCHIVE, params, torch.zeros(task.m), on_device(params, SLOTS))
     for batch in Stream(task).take(steps):
         f = losses(model, batch, task.m)
         mol(f).backward()
         with torch.no_grad():
-            now.update(params, f.detach())
+            now.update(lambda: params, f.detach().cpu())
         optimizer.step()
         optimizer.zero_grad()
     ours, theirs = mol.state_dict()["tensors"], flatten(now.state())

@@ -5,7 +5,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-__all__ = ["Fetched", "fetch"]
+__all__ = ["Fetched", "apart", "fetch"]
 
 
 class Fetched(NamedTuple):
@@ -13,7 +13,7 @@ class Fetched(NamedTuple):
 
     tensor: Tensor
     """Not to be read before `wait`."""
-    arrived: torch.Event | None
+    arrived: torch.Event | torch.cuda.Event | None
     """When it is there; None: it is."""
 
     def wait(self) -> Tensor:
@@ -28,8 +28,19 @@ def fetch(tensor: Tensor) -> Fetched:
     tensor = tensor.detach()
     if tensor.device.type == "cpu":
         return Fetched(tensor.clone(), None)
-    host = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=tensor.device.type == "cuda")
+    if tensor.device.type == "cuda":
+        host = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
+        host.copy_(tensor, non_blocking=True)
+        copied = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]  # whoever waits sleeps
+        copied.record(torch.cuda.current_stream(tensor.device))
+        return Fetched(host, copied)
+    host = torch.empty(tensor.shape, dtype=tensor.dtype)
     host.copy_(tensor, non_blocking=True)
     arrived = torch.Event(tensor.device)
     arrived.record()
     return Fetched(host, arrived)
+
+
+def apart(device: torch.device) -> bool:
+    """Whether a device works beside the host, which should not wait for it."""
+    return device.type not in {"cpu", "meta"}

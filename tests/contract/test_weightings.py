@@ -290,6 +290,22 @@ def several_steps(weighting: Weighting[Any], *batch: int) -> dict[str, Tensor]:
 
 
 @every
+def test_what_is_foreseen_comes_whatever_the_losses(weighting: Weighting[Any]):
+    """By default nothing is; the paper's order of the steps and the weighted sum know."""
+    knows = isinstance(weighting, eq.Linear) or (isinstance(weighting, eq.OMD) and weighting.order == "simultaneous")
+    state, w = begin(weighting, 3), prefer(3)
+    for step in range(4):
+        extra = statistics(weighting, 3, seed=step)
+        found = weighting.foreseen(state, w)
+        assert (found is not None) == knows
+        if found is not None:
+            other, _ = weighting.update(draw(3, M, seed=100 + step), state, w, **extra)
+            assert torch.equal(other, found)
+        c, state = weighting.update(draw(3, M, seed=step), state, w, **extra)
+        assert found is None or torch.equal(c, found)
+
+
+@every
 @pytest.mark.parametrize("batch", [(3,), (2, 3)], ids=str)
 @pytest.mark.parametrize("plain", [True, False], ids=["plain", "masked"])
 def test_batched_is_looped(weighting: Weighting[Any], batch: tuple[int, ...], plain: bool):

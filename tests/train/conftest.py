@@ -1,6 +1,7 @@
 """A small regression with objectives that conflict, and the loop that everyone has."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any, NamedTuple
 
 import pytest
@@ -56,3 +57,16 @@ def toy() -> Callable[..., Toy]:
 @pytest.fixture
 def preference() -> Tensor:
     return torch.tensor([0.2, 0.3, 0.5])
+
+
+@pytest.fixture
+def beside_the_host(monkeypatch) -> Callable[[], AbstractContextManager[None]]:
+    """Runs that are made in this context treat the CPU as an accelerator, which the host must not wait for."""
+
+    @contextmanager
+    def beside_the_host() -> Iterator[None]:
+        with monkeypatch.context() as patched:
+            patched.setattr("equipoise.train.multi_objective.apart", lambda device: device.type != "meta")
+            yield
+
+    return beside_the_host

@@ -1,5 +1,7 @@
 """Plans carried out by their numbers: the same archive, in place."""
 
+from functools import partial
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -9,6 +11,7 @@ import equipoise as eq
 from equipoise.state import flatten
 from equipoise.train.archive import Archive
 from equipoise.train.courier import Aside, ToHost
+from equipoise.train.later import Clerk, arriving
 from equipoise.train.slots import InMemory, Numbers, carry_out, on_device, on_host
 
 CPU = torch.device("cpu")
@@ -47,8 +50,8 @@ def test_the_archive_is_that_of_the_conversion_bit_for_bit(way, points, capacity
         losses = torch.tensor(point, dtype=torch.float32)
         live = params(step)
         if sends:
-            archive.send(live)
-        archive.update(live, losses)
+            Clerk(CPU).take(archive.begin(partial(dict, live), losses, arriving(losses, None)))
+        archive.update(partial(dict, live), losses)
         theirs = conversion.update(live, losses, theirs)
         for tensor in live.values():
             tensor.zero_()  # what was put aside is a copy
@@ -67,21 +70,21 @@ def test_the_archive_is_that_of_the_conversion_bit_for_bit(way, points, capacity
 @pytest.mark.parametrize("way", WAYS)
 def test_a_diverged_iterate_leaves_no_trace(way):
     archive = made(eq.Adaptive(capacity=2), way)
-    archive.update(params(1), torch.ones(3))
+    archive.update(lambda: params(1), torch.ones(3))
     lost = {name: torch.full_like(x, torch.nan) if x.is_floating_point() else x for name, x in params(2).items()}
-    archive.update(lost, torch.tensor([1.0, torch.nan, 1.0]))
+    archive.update(lambda: lost, torch.tensor([1.0, torch.nan, 1.0]))
     archive.settle()
     expected = {name: x.float() if x.is_floating_point() else x for name, x in params(1).items()}
     torch.testing.assert_close(archive.output(), expected, rtol=0, atol=0)
 
 
-def test_a_run_that_reads_its_plans_late_is_the_same_run(toy, preference):
+def test_a_run_that_reads_its_plans_late_is_the_same_run(toy, preference, beside_the_host):
     """As on an accelerator: whoever looks at the archive looks at one that has caught up."""
     late, now = toy(), toy()
     conversion = eq.Adaptive(power=1, capacity=3)
-    left = eq.MultiObjective(late.model, eq.OMD(), preference, conversion, late.optimizer)
+    with beside_the_host():
+        left = eq.MultiObjective(late.model, eq.OMD(), preference, conversion, late.optimizer)
     right = eq.MultiObjective(now.model, eq.OMD(), preference, conversion, now.optimizer)
-    left._record.to(CPU, Aside())
     for step in range(12):
         late.run(left, 1, step)
         now.run(right, 1, step)
@@ -92,8 +95,8 @@ def test_a_run_that_reads_its_plans_late_is_the_same_run(toy, preference):
             torch.testing.assert_close(ours, theirs, rtol=0, atol=0)
     saved = right.state_dict()
     other = toy()
-    again = eq.MultiObjective(other.model, eq.OMD(), preference, conversion, other.optimizer)
-    again._record.to(CPU, Aside())
+    with beside_the_host():
+        again = eq.MultiObjective(other.model, eq.OMD(), preference, conversion, other.optimizer)
     other.run(again, 5)  # leaves a plan behind that must not reach what is loaded
     again.load_state_dict(saved)
     torch.testing.assert_close(again.solution(), right.solution(), rtol=0, atol=0)

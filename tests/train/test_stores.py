@@ -12,6 +12,7 @@ import threading
 import time
 import warnings
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from torch import Tensor, nn
 import equipoise as eq
 from equipoise import atomic
 from equipoise.train import disk
-from equipoise.train.courier import Aside, ToHost
+from equipoise.train.courier import ToHost
 from equipoise.train.slots import on_host
 
 CPU = torch.device("cpu")
@@ -37,7 +38,7 @@ OTHERS = ["host", "disk"]
 
 
 @pytest.fixture
-def make(toy, preference, tmp_path) -> Callable[..., tuple[Any, eq.MultiObjective]]:
+def make(toy, preference, tmp_path, beside_the_host) -> Callable[..., tuple[Any, eq.MultiObjective]]:
     """A run; "disk" is a folder, a new one each time unless it has a number."""
     folders = iter(range(100))
 
@@ -46,9 +47,8 @@ def make(toy, preference, tmp_path) -> Callable[..., tuple[Any, eq.MultiObjectiv
     ) -> tuple[Any, eq.MultiObjective]:
         run = toy()
         where: str | Path = tmp_path / f"store-{next(folders)}" if store == "disk" else store
-        mol = eq.MultiObjective(run.model, eq.OMD(), preference, conversion, run.optimizer, store=where, **settings)
-        if late:
-            mol._record.to(CPU, Aside() if store == "device" else ToHost(CPU))
+        with beside_the_host() if late else nullcontext():
+            mol = eq.MultiObjective(run.model, eq.OMD(), preference, conversion, run.optimizer, store=where, **settings)
         return run, mol
 
     return make
@@ -146,7 +146,7 @@ def test_what_is_written_after_the_call_is_what_is_recorded(store, make):
 
 
 @pytest.mark.parametrize("store", OTHERS)
-def test_half_precision_and_other_layouts_are_recorded_as_on_the_device(store, preference, tmp_path):
+def test_half_precision_and_other_layouts_are_recorded_as_on_the_device(store, preference, tmp_path, beside_the_host):
     def build(where: str | Path) -> dict[str, Tensor]:
         torch.manual_seed(0)
         model = nn.Sequential(nn.Conv2d(2, 3, 3), nn.Flatten(), nn.Linear(12, 3)).to(torch.bfloat16)
@@ -154,9 +154,8 @@ def test_half_precision_and_other_layouts_are_recorded_as_on_the_device(store, p
         weight.data = weight.detach().contiguous(memory_format=torch.channels_last)
         assert not weight.is_contiguous()
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-        mol = eq.MultiObjective(model, eq.OMD(), preference, ADAPTIVE, optimizer, store=where)
-        if where != "device":
-            mol._record.to(CPU, ToHost(CPU))
+        with nullcontext() if where == "device" else beside_the_host():
+            mol = eq.MultiObjective(model, eq.OMD(), preference, ADAPTIVE, optimizer, store=where)
         for step in range(12):
             x = torch.randn(4, 2, 4, 4, generator=torch.Generator().manual_seed(step)).bfloat16()
             mol(model(x).square().mean(0) + torch.rand(3)).backward()
@@ -553,9 +552,9 @@ def test_two_copies_travel_and_no_more():
     seen = set()
     for step in range(6):
         params["x"].add_(1)
-        courier.send(params)
-        courier.send(params)  # in vain, and again
+        courier.release(courier.hold(params))  # in vain, and again
         held = courier.hold(params)
+        courier.guard(held)
         assert held.wait()["x"].tolist() == [step + 1.0] * 4
         slots.blend(step % 2, held.params, 1.0)
         assert slots.read(step % 2)["x"].tolist() == [step + 1.0] * 4

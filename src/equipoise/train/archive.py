@@ -1,13 +1,13 @@
-"""The record of a training run: the arithmetic of a conversion where the losses are, its copies in slots.
+"""The record of a training run: the arithmetic of a conversion on a few numbers, its copies in slots.
 
-On the CPU a plan is read at once. On an accelerator, where that would make the host wait, a courier holds θ and the
-plan is carried out by the time the next one comes. On a CUDA device the arithmetic, some hundred small kernels, is one
-captured graph on a stream of its own, beside the training.
+On the CPU a plan is made and carried out at once. On an accelerator the host would wait for the losses: there they
+travel, a thread of the host makes the plan from them, and a courier has a copy of θ for it. The plan is carried out by
+the time the next one comes.
 """
 
 import warnings
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext, suppress
 from functools import partial
 from typing import Any, Literal, NamedTuple, Protocol
 
@@ -18,10 +18,9 @@ from equipoise.conversion import Adaptive, AdaptiveState, Average, Conversion, L
 from equipoise.conversion.protocol import Params, check_record, record_dtype
 from equipoise.conversion.store import mean_of, shares
 from equipoise.errors import StoreError
-from equipoise.host import Fetched, fetch
-from equipoise.replay import Replayed
 from equipoise.state import flatten, unflatten
 from equipoise.train.courier import Courier, Held, Job
+from equipoise.train.later import Arriving, Clerk, Later, arriving
 from equipoise.train.slots import Numbers, Slots, carry_out
 
 __all__ = ["Archive", "Direct", "Planned", "Record", "capacity"]
@@ -35,6 +34,10 @@ def capacity(conversion: Planned) -> int:
     return (conversion.capacity or 0) if isinstance(conversion, Adaptive) else 1
 
 
+Live = Callable[[], Params]
+"""Gives θ as it is."""
+
+
 class Record(Protocol):
     """What a run has recorded."""
 
@@ -45,11 +48,17 @@ class Record(Protocol):
         """Raise what is known to have gone wrong, without waiting."""
         ...
 
-    def send(self, params: Params) -> None:
-        """Parameters that are likely to be recorded next, unchanged."""
+    def begin(self, params: Live, losses: Tensor, on_host: Arriving) -> Sequence[Later[Any]]:
+        """What another thread may do for an iterate that is likely to be recorded next, unchanged.
+
+        Args:
+            params: Gives θ.
+            losses: Those that it is likely to be recorded with, (m,).
+            on_host: The same, with their mask.
+        """
         ...
 
-    def update(self, params: Params, losses: Tensor, mask: Tensor | None = None) -> None:
+    def update(self, params: Live, losses: Tensor, mask: Tensor | None = None) -> None:
         """Enter one iterate with its losses (m,)."""
         ...
 
@@ -102,12 +111,13 @@ class Direct:
     def poll(self) -> None:
         """Nothing is put off."""
 
-    def send(self, params: Params) -> None:
-        """Nothing travels."""
+    def begin(self, params: Live, losses: Tensor, on_host: Arriving) -> Sequence[Later[Any]]:  # noqa: ARG002
+        """There is nothing to begin with."""
+        return ()
 
-    def update(self, params: Params, losses: Tensor, mask: Tensor | None = None) -> None:
+    def update(self, params: Live, losses: Tensor, mask: Tensor | None = None) -> None:
         """In place."""
-        self._state = self.conversion.update(params, losses, self._state, mask=mask)
+        self._state = self.conversion.update(params(), losses, self._state, mask=mask)
         self.recorded += 1
 
     def settle(self) -> None:
@@ -143,25 +153,47 @@ class Direct:
         """There is nothing to let go of."""
 
 
-class _Queued(NamedTuple):
-    """A plan on its way: what it was made from is kept until it was carried out."""
+class _Copy(NamedTuple):
+    """A copy of θ, and what tells whether θ is still the same."""
 
-    job: Job
     held: Held
-    before: Any
+    params: Params
+    marks: list[tuple[int, int]]
+
+
+class _Plan(NamedTuple):
+    """What happens to the copies, and the conversion's numbers after it."""
+
+    plan: Numbers
+    after: Any
+
+
+class _Begun(NamedTuple):
+    """An iterate that is likely to be recorded."""
+
     losses: Tensor
-    mask: Tensor | None
+    copy: Later[_Copy]
+    plan: Later[_Plan]
+
+
+class _Queued(NamedTuple):
+    """An iterate that was recorded, but for the copies."""
+
+    plan: Later[_Plan]
+    held: Held
+    job: Job
 
 
 class Archive:
-    """A conversion's numbers on the device of the losses, and its copies in slots wherever they are.
+    """A conversion's numbers, and its copies in slots wherever they are.
 
     Args:
         conversion: The conversion.
         params: θ at the start; looked at for names, shapes and dtypes only.
-        losses: Of shape (m,); looked at for dtype and device only.
+        losses: Of shape (m,); looked at for dtype and device only. Without a courier the numbers are on their device.
         slots: As many as `capacity` says; the first holds θ.
         courier: Carries plans out by the time the next one comes; `settle` waits for it. None: at once.
+        clerk: Makes plans, where there is a courier; by default one of its own.
         on_error: What a StoreError of a plan does: "raise" it, at the next call where a courier was waited for, or
             "keep" the archive as it is, and warn the first time. Neither numbers nor copies have the iterate then.
     """
@@ -173,61 +205,72 @@ class Archive:
         losses: Tensor,
         slots: Slots,
         courier: Courier | None = None,
+        clerk: Clerk | None = None,
         *,
         on_error: Literal["raise", "keep"] = "raise",
     ) -> None:
         self.conversion, self.slots, self.recorded = conversion, slots, 0
-        self._courier, self._keeps, self._warned = courier, on_error == "keep", False
+        self._keeps, self._warned = on_error == "keep", False
+        self._clerk = Clerk(losses.device) if clerk is None else clerk
         self._like = {n: torch.empty_like(p, dtype=record_dtype(p), device="meta") for n, p in params.items()}
         self._shapes = {name: p.shape for name, p in self._like.items()}
         self._numbers = _bare(conversion.init({"nothing": losses.new_zeros(())}, losses))
+        self._begun: _Begun | None = None
         self._queued: _Queued | None = None
-        self._set_out(losses.device)
+        self._lost = False
+        """Whether what was begun is to follow an iterate that could not be recorded."""
+        self._set_out(losses.device, courier)
 
     def poll(self) -> None:
         """Raise what went wrong meanwhile, and what is wrong with the slots."""
         self.slots.check()
         if self._queued is not None and self._queued.job.done():
-            self.settle()
+            self._catch_up()
 
-    def send(self, params: Params) -> None:
-        """Let the courier begin."""
-        if self._courier is not None:
-            self._courier.send(params)
-
-    def update(self, params: Params, losses: Tensor, mask: Tensor | None = None) -> None:
-        """Enter one iterate; the slots have it now, or by the next time."""
-        if {name: p.shape for name, p in params.items()} != self._shapes:
-            check_record(params, self._like, 0, slots=False)
-        self.slots.check()
-        self.settle()
-        before = self._numbers
+    def begin(self, params: Live, losses: Tensor, on_host: Arriving) -> Sequence[Later[Any]]:
+        """A copy of θ, then the plan for it."""
         if self._courier is None:
-            plan, after = self.conversion.plan(losses, before, mask)
-            numbers = Numbers(*(number.item() for number in plan))  # type: ignore[arg-type]
-            job: Callable[[], None] = partial(carry_out, numbers, params, self.slots)
-            self._numbers = after
+            return ()
+        copy = Later(partial(self._copy, params, self._begun, _stream(self._device)))
+        plan = self._new_plan(on_host)
+        self._begun, self._lost = _Begun(losses, copy, plan), False
+        return copy, plan
+
+    def update(self, params: Live, losses: Tensor, mask: Tensor | None = None) -> None:
+        """Enter one iterate; the slots have it now, or by the next time."""
+        self.slots.check()
+        if self._courier is None:
+            live = params()
+            self._check(live)
+            plan = _planned(self.conversion, losses, self._numbers, mask)
             self.recorded += 1
-            self._finish(job, before)
+            if self._finish(partial(carry_out, plan.plan, live, self.slots)):
+                self._numbers = plan.after
             return
-        fetched, after = self._plan_aside(losses, before, mask)
-        held = self._courier.hold(params)
-        job = partial(_carry_out_late, fetched, held, self.slots)
-        self._queued = _Queued(self._courier.run(job), held, before, losses, mask)
-        self._numbers = after
+        if self._begun is not None:
+            self._begun.copy.wait()  # the thread looks at the same things until then
+        self._catch_up()
+        begun, self._begun = self._begun, None
+        copy = None if begun is None else begun.copy.result()
+        if copy is not None and copy.marks != _marks(copy.params):
+            self._courier.release(copy.held)
+            copy = None
+        copy = self._copy(params) if copy is None else copy
+        self._courier.guard(copy.held)
+        if begun is not None and begun.losses is losses and not self._lost:
+            made = begun.plan
+        else:
+            made = self._new_plan(arriving(losses, mask))
+            self._clerk.take([made])
+        job = partial(_carry_out_late, made, copy.held, self.slots)
+        self._queued = _Queued(made, copy.held, self._courier.run(job))
         self.recorded += 1
 
     def settle(self) -> None:
         """Wait until the last plan was carried out."""
-        queued = self._queued
-        if queued is None or self._courier is None:
-            return
-        try:
-            self._finish(queued.job.result, queued.before)
-        except Exception:
-            self._let_go(queued)
-            raise
-        self._let_go(queued)
+        if self._begun is not None:
+            self._begun.plan.wait()
+        self._catch_up()
 
     def output(self) -> dict[str, Tensor]:
         """The conversion's answer, slot after slot: no two of them need be in memory."""
@@ -256,6 +299,7 @@ class Archive:
         """Replace numbers and copies; a plan that is still on its way leaves nothing behind."""
         with suppress(StoreError):  # what could not be written is replaced
             self.settle()
+        self._drop()
         copies: Any = state.slots.values() if isinstance(state, AdaptiveState) else [state.params]
         self.slots.fill(copies)
         held = flatten(self._numbers)
@@ -265,46 +309,79 @@ class Archive:
     def to(self, device: torch.device, courier: Courier | None) -> None:
         """Move the numbers, and the slots if they are on the device of the parameters."""
         self.settle()
-        self._numbers = _moved(self._numbers, device)
+        self._drop()
         self.slots.to(device)
-        self._courier = courier
-        self._set_out(device)
+        self._set_out(device, courier)
 
     def close(self) -> None:
         """Let go of the slots' place; they stay readable."""
         self.settle()
         self.slots.close()
 
-    def _set_out(self, device: torch.device) -> None:
-        """Compute there from now on."""
-        self._device = device
-        self._plan: Callable[..., tuple[Tensor, Any]] = self._stacked_plan
-        self._side: torch.cuda.Stream | None = None
-        if device.type == "cuda":
-            self._plan = Replayed(self._stacked_plan)
-            self._side = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+    def _set_out(self, device: torch.device, courier: Courier | None) -> None:
+        """Record parameters of this device from now on."""
+        self._device, self._courier = device, courier
+        self._numbers = _moved(self._numbers, device if courier is None else torch.device("cpu"))
 
-    def _stacked_plan(self, losses: Tensor, before: Any, mask: Tensor | None) -> tuple[Tensor, Any]:  # noqa: ANN401
-        """A plan as one tensor (5,), and the state after it."""
-        plan, after = self.conversion.plan(losses, before, mask)
-        return torch.stack([number.to(plan.gain) for number in plan]), after
+    def _check(self, params: Params) -> None:
+        if {name: p.shape for name, p in params.items()} != self._shapes:
+            check_record(params, self._like, 0, slots=False)
 
-    def _plan_aside(self, losses: Tensor, before: Any, mask: Tensor | None) -> tuple[Fetched, Any]:  # noqa: ANN401
-        """A plan on its way to the host. What it is made from must stay until it has arrived."""
-        if self._side is None:
-            plan, after = self._plan(losses, before, mask)
-            return fetch(plan), after
-        self._side.wait_stream(torch.cuda.current_stream(self._device))
-        with torch.cuda.stream(self._side):
-            plan, after = self._plan(losses, before, mask)
-            return fetch(plan), after
+    def _copy(self, params: Live, earlier: _Begun | None = None, stream: torch.cuda.Stream | None = None) -> _Copy:
+        """Begin to copy θ.
 
-    def _finish(self, job: Callable[[], None], before: Any) -> None:  # noqa: ANN401
-        """Do a job; if it fails, the iterate was not recorded."""
+        Args:
+            params: Gives θ.
+            earlier: An iterate that was begun, and not recorded.
+            stream: That of the training, if this is another thread.
+        """
+        assert self._courier is not None  # noqa: S101
+        with nullcontext() if stream is None else torch.cuda.stream(stream):
+            self._release(earlier)
+            if not self._courier.spare:
+                self._catch_up()
+            live = params()
+            self._check(live)
+            marks = _marks(live)
+            return _Copy(self._courier.hold(live), live, marks)
+
+    def _new_plan(self, losses: Arriving) -> Later[_Plan]:
+        """From losses that are on their way, and the numbers after what is queued."""
+        numbers, queued = self._numbers, self._queued
+
+        def make() -> _Plan:
+            values, mask = losses.wait()
+            return _planned(self.conversion, values, numbers if queued is None else queued.plan.result().after, mask)
+
+        return Later(make)
+
+    def _catch_up(self) -> None:
+        """Have done what is queued."""
+        queued, self._queued = self._queued, None
+        if queued is None:
+            return
+        assert self._courier is not None  # noqa: S101
+        self._lost = True
+        try:
+            if self._finish(queued.job.result):
+                self._numbers, self._lost = queued.plan.result().after, False
+        finally:
+            self._courier.release(queued.held)
+
+    def _drop(self) -> None:
+        """Forget what was begun."""
+        begun, self._begun = self._begun, None
+        self._release(begun)
+
+    def _release(self, begun: _Begun | None) -> None:
+        if begun is not None and self._courier is not None and begun.copy.wait():
+            self._courier.release(begun.copy.result().held)
+
+    def _finish(self, job: Callable[[], None]) -> bool:
+        """Do a job; whether it was done. If not, the iterate was not recorded."""
         try:
             job()
         except Exception as error:
-            self._numbers = before
             self.recorded -= 1
             if not (self._keeps and isinstance(error, StoreError)):
                 raise
@@ -312,11 +389,8 @@ class Archive:
                 text = f"{error}. Training goes on, and nothing is recorded until the store can be written to again"
                 warnings.warn(text, RuntimeWarning, stacklevel=2)
             self._warned = True
-
-    def _let_go(self, queued: _Queued) -> None:
-        assert self._courier is not None  # noqa: S101
-        self._queued = None
-        self._courier.release(queued.held)
+            return False
+        return True
 
     def _with(self, copies: list[dict[str, Tensor]]) -> Any:  # noqa: ANN401
         if isinstance(self._numbers, AdaptiveState):
@@ -335,6 +409,19 @@ def _moved(state: Any, device: torch.device) -> Any:  # noqa: ANN401
     return unflatten({name: tensor.to(device) for name, tensor in flatten(state).items()}, state)
 
 
-def _carry_out_late(plan: Fetched, held: Held, slots: Slots) -> None:
-    into, other, mix, write, gain = plan.wait().tolist()
-    carry_out(Numbers(int(into), int(other), mix, int(write), gain), held.wait(), slots)
+def _planned(conversion: Planned, losses: Tensor, before: Any, mask: Tensor | None) -> _Plan:  # noqa: ANN401
+    plan, after = conversion.plan(losses, before, mask)
+    return _Plan(Numbers(*(number.item() for number in plan)), after)  # type: ignore[arg-type]
+
+
+def _carry_out_late(plan: Later[_Plan], held: Held, slots: Slots) -> None:
+    carry_out(plan.result().plan, held.wait(), slots)
+
+
+def _marks(params: Params) -> list[tuple[int, int]]:
+    """What changes when a parameter is written to (unless through `.data`) or put elsewhere."""
+    return [(p.data_ptr(), p._version) for p in params.values()]
+
+
+def _stream(device: torch.device) -> torch.cuda.Stream | None:
+    return torch.cuda.current_stream(device) if device.type == "cuda" else None

@@ -1,11 +1,12 @@
 """How θ reaches the slots when the plan for it is not known yet.
 
-On an accelerator, reading a plan would make the host wait. So θ is copied and its plan read when it has arrived.
+On an accelerator, a plan is made on the host from losses that are still on their way. So θ is copied, and the plan is
+carried out on the copy when it is known.
 """
 
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from typing import NamedTuple, Protocol
+from typing import ClassVar, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -21,6 +22,8 @@ class Held(NamedTuple):
 
     params: dict[str, Tensor]
     copied: torch.cuda.Event | None
+    sources: tuple[Tensor, ...] = ()
+    """Kept, so that their memory is not used for something else while it is read."""
 
     def wait(self) -> dict[str, Tensor]:
         """The copy, once it is there."""
@@ -44,12 +47,15 @@ class Job(Protocol):
 class Courier(Protocol):
     """Copies θ, and sees to it that plans are carried out. One plan at a time."""
 
-    def send(self, params: Params) -> None:
-        """Begin to copy θ, which is likely to be held next."""
-        ...
+    spare: ClassVar[bool]
+    """Whether θ can be copied while the plan for the last copy is still to be carried out."""
 
     def hold(self, params: Params) -> Held:
-        """A copy of θ as it is now, whatever the device writes to θ from now on."""
+        """A copy of θ as it is after what the current stream was given; `guard` must follow before θ is written to."""
+        ...
+
+    def guard(self, held: Held) -> None:
+        """Whatever the current stream is given from now on comes after the copy."""
         ...
 
     def run(self, job: Callable[[], None]) -> Job:
@@ -64,11 +70,10 @@ class Courier(Protocol):
 class Aside:
     """θ is put aside on its own device, and plans are carried out there when the next one comes."""
 
+    spare: ClassVar[bool] = False
+
     def __init__(self) -> None:
         self._aside: dict[str, Tensor] = {}
-
-    def send(self, params: Params) -> None:
-        """A copy on the device is quick: it is made when it is needed."""
 
     def hold(self, params: Params) -> Held:
         """A copy on the device; work that it is given later comes after it."""
@@ -76,6 +81,9 @@ class Aside:
             self._aside = {name: torch.empty_like(p, dtype=record_dtype(p)) for name, p in params.items()}
         _copy(self._aside, params, non_blocking=False)
         return Held(self._aside, None)
+
+    def guard(self, held: Held) -> None:
+        """The stream has the copy in its order."""
 
     def run(self, job: Callable[[], None]) -> Job:
         """Later, by whoever asks for the result."""
@@ -95,15 +103,6 @@ class _Waiting(NamedTuple):
         self.job()
 
 
-class _Sent(NamedTuple):
-    """A copy that was begun, and what tells whether it is still one."""
-
-    held: Held
-    marks: list[tuple[int, int]]
-    sources: list[Tensor]
-    """Kept, so that their memory is not used for something else while it is read."""
-
-
 class ToHost:
     """θ travels to the host beside the work of the device, and one thread carries plans out there.
 
@@ -115,44 +114,38 @@ class ToHost:
         device: Where θ is.
     """
 
+    spare: ClassVar[bool] = True
+
     def __init__(self, device: torch.device) -> None:
         self._cuda = device.type == "cuda"
         self._device = device
         self._side = torch.cuda.Stream(device) if self._cuda else None  # type: ignore[no-untyped-call]
         self._free: list[Given] = []
-        self._sent: _Sent | None = None
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="equipoise-store")
 
-    def send(self, params: Params) -> None:
-        """Begin to copy θ; whatever is written to it before `hold` is noticed there, unless through `.data`."""
-        if self._device.type not in {"cpu", "cuda"}:
-            return
-        to = self._free_memory(params)
-        sources = [p.detach() for p in params.values()]
-        copied = None
+    def hold(self, params: Params) -> Held:
+        """A copy on the host, on its way."""
+        # In the dtype of θ, so that nothing is converted, and put down, on the device.
+        to = (
+            self._free.pop()
+            if self._free
+            else Given({n: torch.empty_like(p, device="cpu", pin_memory=self._cuda) for n, p in params.items()})
+        )
+        sources = tuple(p.detach() for p in params.values())
         if self._side is None:
             _copy(to, params, non_blocking=False)
-        else:
-            self._side.wait_stream(torch.cuda.current_stream(self._device))
-            with torch.cuda.stream(self._side):
-                copied = _copy_in_order(to, params, self._side)
-        self._sent = _Sent(Held(to, copied), _marks(params), sources)
+            return Held(to, None, sources)
+        self._side.wait_stream(torch.cuda.current_stream(self._device))
+        with torch.cuda.stream(self._side):
+            _copy(to, params, non_blocking=True)
+            copied = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]  # a thread waits for it asleep
+            copied.record(self._side)
+        return Held(to, copied, sources)
 
-    def hold(self, params: Params) -> Held:
-        """The copy that was sent, if θ is still the same; else one made now."""
-        sent = self._sent
-        stream = torch.cuda.current_stream(self._device) if self._side is not None else None
-        if stream is not None and self._side is not None:
-            # From here on θ may be overwritten, and so may the memory of a copy that is made anew.
-            stream.wait_stream(self._side)
-        if sent is not None and sent.marks == _marks(params):
-            self._sent = None
-            return sent.held
-        to = self._free_memory(params)
-        if stream is not None:
-            return Held(to, _copy_in_order(to, params, stream))
-        _copy(to, params, non_blocking=False)
-        return Held(to, None)
+    def guard(self, held: Held) -> None:
+        """The stream waits for it."""
+        if held.copied is not None:
+            torch.cuda.current_stream(self._device).wait_event(held.copied)
 
     def run(self, job: Callable[[], None]) -> Job:
         """At once, by the thread."""
@@ -163,31 +156,7 @@ class ToHost:
         assert isinstance(held.params, Given)  # noqa: S101
         self._free.append(held.params)
 
-    def _free_memory(self, params: Params) -> Given:
-        """Memory for a copy: that of a copy that was sent in vain, what was released, or new."""
-        sent, self._sent = self._sent, None
-        if sent is not None:
-            assert isinstance(sent.held.params, Given)  # noqa: S101
-            return sent.held.params
-        if self._free:
-            return self._free.pop()
-        # In the dtype of θ, so that nothing is converted, and put down, on the device.
-        return Given({n: torch.empty_like(p, device="cpu", pin_memory=self._cuda) for n, p in params.items()})
-
 
 @torch.no_grad()
 def _copy(to: Mapping[str, Tensor], params: Params, *, non_blocking: bool) -> None:
     torch._foreach_copy_([to[name] for name in params], list(params.values()), non_blocking)
-
-
-def _copy_in_order(to: Mapping[str, Tensor], params: Params, stream: torch.cuda.Stream) -> torch.cuda.Event:
-    """Copy on the stream, which is the current one; the event is one that a thread can wait for asleep."""
-    _copy(to, params, non_blocking=True)
-    copied = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]
-    copied.record(stream)
-    return copied
-
-
-def _marks(params: Params) -> list[tuple[int, int]]:
-    """What changes when a parameter is written to or put elsewhere."""
-    return [(p.data_ptr(), p._version) for p in params.values()]

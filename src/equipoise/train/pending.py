@@ -7,7 +7,13 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-__all__ = ["Call", "Mean", "Pending"]
+from equipoise.train.later import Later
+
+__all__ = ["Ahead", "Call", "Mean", "Pending"]
+
+
+Ahead = tuple[Tensor, Any] | Later[Any]
+"""The coefficients of a step and the weighting's state after it, or whatever another thread makes of its losses."""
 
 
 class Call(NamedTuple):
@@ -19,8 +25,8 @@ class Call(NamedTuple):
     """Samples, (m,); None: as many as in any other call."""
     rows: Tensor | None
     """Their gradients, (m, d), for weightings that need them."""
-    ahead: tuple[Tensor, Any] | None
-    """The coefficients and the state that follow if the step has no other call."""
+    ahead: Ahead | None
+    """What follows if the step has no other call."""
     wave: int
     """Calls made before any of them was differentiated share a number."""
 
@@ -31,7 +37,7 @@ class Mean(NamedTuple):
     values: Tensor
     mask: Tensor | None
     rows: Tensor | None
-    ahead: tuple[Tensor, Any] | None
+    ahead: Ahead | None
 
 
 @dataclass
@@ -55,7 +61,7 @@ class Pending:
     _wave: int = 0
     _last_wave: int = 0
 
-    def add(self, values: Tensor, counts: Tensor | None, rows: Tensor | None, ahead: tuple[Tensor, Any] | None) -> Call:
+    def add(self, values: Tensor, counts: Tensor | None, rows: Tensor | None, ahead: Ahead | None) -> Call:
         """A new call."""
         if not self.waiting:
             self._wave += 1
@@ -63,11 +69,15 @@ class Pending:
         self.waiting.append(call)
         return call
 
-    def differentiated(self, call: Call, cleared: Callable[[], bool]) -> None:
-        """The call's backward pass begins; `cleared` tells whether no gradients are there."""
+    def differentiated(self, call: Call, cleared: Callable[[], bool]) -> bool:
+        """The call's backward pass begins; `cleared` tells whether no gradients are there.
+
+        Returns:
+            Whether it is the first of its step that counts.
+        """
         remaining = [other for other in self.waiting if other is not call]
         if len(remaining) == len(self.waiting):
-            return  # a second backward pass of one call
+            return False  # a second backward pass of one call
         self.waiting = remaining
         if self.calls > 0 and self._last_wave != call.wave and cleared():
             self.calls, self.first, self.total, self.samples, self.rows = 0, None, None, None, None
@@ -78,6 +88,7 @@ class Pending:
             with torch.no_grad():
                 self._sum(self.first, call)
         self.calls += 1
+        return self.calls == 1
 
     def mean(self) -> Mean:
         """What the calls say together; one alone says what it said, bit for bit."""

@@ -45,6 +45,10 @@ class Linear(Weighting[Stateless]):
         seen = observe(losses, preference, 0.0, mask, inclusion, **extra)
         return emit(seen.weight, losses), state
 
+    def foreseen(self, state: Stateless, preference: Tensor) -> Tensor | None:
+        """The preference."""
+        return preference
+
     def value(self, losses: Tensor, preference: Tensor) -> Tensor:
         """Σ w_i (f_i − z_i), shape (*B,)."""
         return observe(losses, preference, self.ideal, None).gain.sum(-1)

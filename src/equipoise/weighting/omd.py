@@ -152,6 +152,13 @@ class OMD(Weighting[OMDState]):
         dual = new.dual if self.order == "alternating" else state.dual
         return emit(self.mirror.weights(dual) * weight, losses), new
 
+    def foreseen(self, state: OMDState, preference: Tensor) -> Tensor | None:
+        """λ⁽ᵗ⁾ ∘ w; None if alternating."""
+        if self.order == "alternating":
+            return None
+        weights = self.mirror.weights(state.dual)
+        return weights * preference.to(weights)
+
     @property
     def dual(self) -> bool:
         """True: the coefficients are λ∘w."""

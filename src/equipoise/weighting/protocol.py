@@ -85,6 +85,13 @@ class Weighting(Protocol[S]):
         """
         ...
 
+    def foreseen(self, state: S, preference: Tensor) -> Tensor | None:
+        """The coefficients (*B, m) that `update` will give, where they do not depend on the losses; else None.
+
+        In the working dtype. Who knows them early need not wait for the losses.
+        """
+        return None
+
     def rows(self, state: S) -> Tensor | None:
         """The rows (*B, m, d) that the coefficients multiply, if not this step's gradients."""
         return None
