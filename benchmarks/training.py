@@ -16,7 +16,7 @@ TorchJD's methods are measured where it is installed: STCH as a scalarisation, M
 With `--device cuda` it is also checked that a step makes no host synchronisation, that the archive that is written late
 is bit for bit the one that is written at once, and that a loss that is not finite is raised one call late, with λ and
 the archive as they were. `--check` exits with 1 if a claim is missed. Beside the time of a step stands how much of
-it LS itself waits for the host: with small batches nearly all, and there the claims are missed.
+it LS itself waits for the host: with small batches nearly all, and whatever the host does more is seen there.
 
 `--store host` compares where the copies live instead. On a CUDA device: the memory that the shell adds there, and the
 time of a step with the copies in host memory over that with the copies on the device. On the CPU: the memory of the

@@ -465,7 +465,7 @@ def test_preferences_by_hand(store: CellStore):
 def test_every_output_of_the_same_runs(store: CellStore):
     rows = [one for one in wanted("table-preference") if one.row.name == "LS"]
     for one, loss in zip(rows, LOSSES, strict=True):
-        better = scores(losses=[x / 2 for x in loss], accuracies=(65.0, 65.0))
+        better = scores(losses=tuple(x / 2 for x in loss), accuracies=(65.0, 65.0))
         both = {output: scores(losses=loss, accuracies=(60.0, 40.0)) for output in ("last", "adaptive")}
         write(store, one, 0, cell({**both, "average": better}))
     (found,) = compare_outputs(store, wanted("table-preference"), None).values()

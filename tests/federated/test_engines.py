@@ -321,6 +321,26 @@ def test_statistics_of_batch_norm(toy, choice: Choice):
         assert found.correct[0, i] == (logits.argmax(-1) == y).sum()
 
 
+def test_a_model_is_recalibrated_once_for_all_samples_it_is_evaluated_on(toy, monkeypatch):
+    _, engine, params, buffers = normalized(toy, (7, 12), "recalibrated")
+    passes: list[int] = []
+    once = engine._recalibrate
+    monkeypatch.setattr(engine, "_recalibrate", lambda seed: (passes.append(seed), once(seed)))
+    test = engine.evaluate(params, buffers, "test")
+    engine.evaluate(params, buffers, "train")
+    assert torch.equal(engine.evaluate(params, buffers, "test").losses, test.losses)
+    assert len(passes) == 1
+    params["0.weight"].mul_(2.0)  # another model in the same place
+    changed = engine.evaluate(params, buffers, "test")
+    assert len(passes) == 2
+    _, fresh, _, _ = normalized(toy, (7, 12), "recalibrated")
+    assert torch.equal(fresh.evaluate(params, buffers, "test").losses, changed.losses)
+    batches = draw_batches(engine.work, engine.data.train.counts, None, (4,), 1)
+    engine.train(params, buffers, None, batches, None, probe=False)  # which leaves other statistics in the module
+    assert torch.equal(engine.evaluate(params, buffers, "test").losses, changed.losses)
+    assert len(passes) == 2
+
+
 def test_batches_of_a_hundred_shuffled_samples_of_one_client(toy):
     """The loss is then the mean of the batches' means, and does not depend on when it is asked for."""
     small, engine, params, buffers = normalized(toy, (130, 100), "batch")

@@ -2,7 +2,7 @@
 
 import time
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -11,6 +11,7 @@ from torch import Tensor
 
 from equipoise import preference as preferences
 from equipoise.conversion import Adaptive, Average, Conversion, Last
+from equipoise.conversion.protocol import Params
 from equipoise.datasets import Dataset, load
 from equipoise.errors import require
 from equipoise.federated.checkpoint import Checkpoint
@@ -18,7 +19,7 @@ from equipoise.federated.graphed import Graphed
 from equipoise.federated.local import Engine, Evaluation, Part, Precision
 from equipoise.federated.models import Dense, Model, ResNet20
 from equipoise.federated.sequential import Sequential
-from equipoise.federated.server import Curve, Outputs, Point, Rounds
+from equipoise.federated.server import Curve, Outputs, Point, Rounds, Server
 from equipoise.federated.splits import ClientData, deal
 from equipoise.federated.stacked import Stacked
 from equipoise.federated.task import Task
@@ -159,13 +160,11 @@ def simulate(
     require(len(seeds) >= 1, "seeds must hold at least one seed", seeds)
     require(evaluate_every is None or evaluate_every >= 1, "evaluate_every must be at least 1", evaluate_every)
     parts = _parts(evaluate_parts)
-    kinds = Precision.__args__  # type: ignore[attr-defined]
-    require(precision is None or precision in kinds, f"precision must be one of {', '.join(kinds)}", precision)
+    kind = _precision(precision, where)
     source = load(task.data, folder) if dataset is None else dataset
     validation = any(kind.startswith("validation") for kind in task.sources)
     data = deal(source, task.split, seeds, validation=validation).to(where)
     _check_model(task.model, source)
-    kind: Precision = precision or ("tf32" if where.type == "cuda" else "float32")
     worker = _engine(engine, task, data, kind)
     run = Rounds(
         task, chosen.weighting, chosen.transform, wanted, data, worker, _weights(preference, task, len(seeds), where)
@@ -184,15 +183,14 @@ def simulate(
         began = time.perf_counter()
         run.advance(server)
         last = server.round == task.rounds
-        looked_at = evaluate_every is not None and (server.round % evaluate_every == 0 or last)
-        looked_at = looked_at or (evaluate_first and server.round == 1)
+        looked_at = (evaluate_every is not None and server.round % evaluate_every == 0) or (
+            evaluate_first and server.round == 1
+        )
         if where.type == "cuda" and (looked_at or last):  # what follows is not part of the rounds' time
             torch.cuda.synchronize(where)
         server.seconds.append(time.perf_counter() - began)
-        if looked_at:
-            for name, answer in run.answers(server).items():
-                on = {part: worker.evaluate(answer, server.buffers, part) for part in parts}
-                server.curves[name].append(Point(server.round, on.get("train"), on.get("test")))
+        if looked_at and not last:
+            _mark(server, _evaluated(worker, run.answers(server), server.buffers, parts), parts)
         late = not last and deadline is not None and time.monotonic() >= deadline
         if saved is not None and (late or saved.due()):
             run.settle(server)
@@ -203,10 +201,13 @@ def simulate(
             raise TimeoutError(f"time is up after round {server.round} of {task.rounds}")
     run.settle(server)
     answers = run.answers(server)
+    final = _evaluated(worker, answers, server.buffers, ("train", "test"))
+    if evaluate_every is not None or (evaluate_first and task.rounds == 1):
+        _mark(server, final, parts)
     return Result(
         answers,
-        {name: worker.evaluate(answer, server.buffers, "train") for name, answer in answers.items()},
-        {name: worker.evaluate(answer, server.buffers, "test") for name, answer in answers.items()},
+        {name: on["train"] for name, on in final.items()},
+        {name: on["test"] for name, on in final.items()},
         untrained,
         History(*(torch.stack(rows) for rows in (server.losses, server.coefficients, server.archive))),
         server.curves,
@@ -214,9 +215,30 @@ def simulate(
     )
 
 
+_Found = dict[str, dict[Part, Evaluation]]
+"""By output and part."""
+
+
+def _evaluated(worker: Engine, answers: Mapping[str, Params], buffers: Params, parts: Sequence[Part]) -> _Found:
+    return {name: {part: worker.evaluate(theta, buffers, part) for part in parts} for name, theta in answers.items()}
+
+
+def _mark(server: Server, found: _Found, parts: Sequence[Part]) -> None:
+    """A point of every curve, with these parts."""
+    for name, on in found.items():
+        seen = {part: on[part] for part in parts}
+        server.curves[name].append(Point(server.round, seen.get("train"), seen.get("test")))
+
+
 def _check_task(task: object) -> None:
     rule = "task must be a federated.Task; those with names are in equipoise.experiments.federated.tasks()"
     require(isinstance(task, Task), rule, lambda: repr(task))
+
+
+def _precision(given: Precision | None, device: torch.device) -> Precision:
+    kinds = Precision.__args__  # type: ignore[attr-defined]
+    require(given is None or given in kinds, f"precision must be one of {', '.join(kinds)}", given)
+    return given or ("tf32" if device.type == "cuda" else "float32")
 
 
 def _parts(given: Sequence[Part]) -> tuple[Part, ...]:
