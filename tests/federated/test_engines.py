@@ -324,8 +324,13 @@ def test_statistics_of_batch_norm(toy, choice: Choice):
 def test_a_model_is_recalibrated_once_for_all_samples_it_is_evaluated_on(toy, monkeypatch):
     _, engine, params, buffers = normalized(toy, (7, 12), "recalibrated")
     passes: list[int] = []
-    once = engine._recalibrate
-    monkeypatch.setattr(engine, "_recalibrate", lambda seed: (passes.append(seed), once(seed)))
+    recalibrate = engine._recalibrate
+
+    def counted(seed: int) -> None:
+        passes.append(seed)
+        recalibrate(seed)
+
+    monkeypatch.setattr(engine, "_recalibrate", counted)
     test = engine.evaluate(params, buffers, "test")
     engine.evaluate(params, buffers, "train")
     assert torch.equal(engine.evaluate(params, buffers, "test").losses, test.losses)
