@@ -29,12 +29,12 @@ def fetch(tensor: Tensor) -> Fetched:
     if tensor.device.type == "cpu":
         return Fetched(tensor.clone(), None)
     if tensor.device.type == "cuda":
-        host = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
+        host = torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu", pin_memory=True)
         host.copy_(tensor, non_blocking=True)
         copied = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]  # whoever waits sleeps
         copied.record(torch.cuda.current_stream(tensor.device))
         return Fetched(host, copied)
-    host = torch.empty(tensor.shape, dtype=tensor.dtype)
+    host = torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu")
     host.copy_(tensor, non_blocking=True)
     arrived = torch.Event(tensor.device)
     arrived.record()

@@ -1,16 +1,23 @@
 """Runs on a device that works beside the host: the same runs, and nobody waits for the losses of his own step."""
 
+import copy
+import gc
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext
+from functools import partial
 from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 import equipoise as eq
 from equipoise.host import Fetched
+from equipoise.train import slots
+from equipoise.train.archive import Archive
+from equipoise.train.later import Clerk, Later
+from equipoise.weighting.omd import OMDState
 
 ADAPTIVE = eq.Adaptive(power=2, capacity=3)
 EARLY = {
@@ -160,12 +167,15 @@ def test_a_step_is_over_before_its_losses_have_arrived(toy, preference, beside_t
 
 
 @pytest.mark.parametrize("part", ["ledger", "weighting", "copy"])
-def test_an_error_of_the_thread_is_raised_by_the_training(part, toy, preference, beside_the_host, monkeypatch):
+def test_an_error_of_the_thread_is_raised_once_and_the_run_can_go_on(
+    part, toy, preference, beside_the_host, monkeypatch
+):
     run = toy()
     with beside_the_host():
-        mol = eq.MultiObjective(run.model, eq.OMD(), preference, ADAPTIVE, run.optimizer)
+        mol = eq.MultiObjective(run.model, eq.OMD(), preference, ADAPTIVE, run.optimizer, store="host")
     run.run(mol, 3)
     mol.solution()
+    saved = copy.deepcopy(mol.state_dict())
 
     def broken(*_: object, **__: object) -> None:
         assert threading.current_thread() is not threading.main_thread()
@@ -174,11 +184,176 @@ def test_an_error_of_the_thread_is_raised_by_the_training(part, toy, preference,
     names = {
         "ledger": "equipoise.conversion.Adaptive.plan",
         "weighting": "equipoise.weighting.OMD.update",
-        "copy": "equipoise.train.courier.Aside.hold",
+        "copy": "equipoise.train.courier.ToHost.hold",
     }
-    monkeypatch.setattr(names[part], broken)
-    with pytest.raises(RuntimeError, match="in the thread"):
-        run.run(mol, 2, 3)
+    with monkeypatch.context() as patched:
+        patched.setattr(names[part], broken)
+        with pytest.raises(RuntimeError, match="in the thread"):
+            run.run(mol, 2, 3)
+    run.optimizer.zero_grad()
+    mol.load_state_dict(saved)
+    run.run(mol, 2)
+    assert (mol.step, mol.recorded) == (5, 5)
+
+
+def both(toy, preference, beside_the_host, weighting: Any = None, **settings: Any) -> Iterator[tuple[Any, Any, bool]]:
+    """A run on a device beside the host, then the same on the host; their checkpoints must agree in the end."""
+    found = []
+    for late in (True, False):
+        run = toy()
+        with beside_the_host() if late else nullcontext():
+            conversion = settings.get("conversion", ADAPTIVE)
+            made = {**settings, "conversion": conversion, "optimizer": run.optimizer}
+            mol = eq.MultiObjective(run.model, eq.OMD() if weighting is None else weighting, preference, **made)
+        yield run, mol, late
+        found.append((run.params(), {name: x.clone() for name, x in mol.state_dict()["tensors"].items()}))
+    torch.testing.assert_close(*found, rtol=0, atol=0, equal_nan=True)
+
+
+def test_a_call_that_is_thrown_away_while_the_last_plan_is_carried_out(toy, preference, beside_the_host, monkeypatch):
+    """What follows it must not be planned from the numbers before that plan."""
+    slow, arrived = threading.Event(), threading.Event()
+
+    def carry_out(*args: Any) -> None:
+        if threading.current_thread() is not threading.main_thread():
+            arrived.set()
+            slow.wait(0.2)
+        slots.carry_out(*args)
+
+    monkeypatch.setattr("equipoise.train.archive.carry_out", carry_out)
+    for run, mol, late in both(toy, preference, beside_the_host):
+        run.run(mol, 3)
+        arrived.clear()
+        mol(run.losses(3)).backward()
+        assert not late or arrived.wait(20)
+        run.optimizer.zero_grad()
+        run.run(mol, 1, 4)
+
+
+def test_a_parameter_that_is_replaced_before_the_step(toy, preference, beside_the_host):
+    for run, mol, _ in both(toy, preference, beside_the_host, conversion=eq.Last(), store="host"):
+        run.run(mol, 2)
+        mol(run.losses(3)).backward()
+        layer = run.model[0]
+        layer.weight = nn.Parameter(layer.weight.detach() * 0.5)
+        run.optimizer.step()
+
+
+def test_other_weights_in_the_model_while_the_thread_is_late(toy, preference, beside_the_host):
+    """As `functional_call` puts them there: what the thread sees then is not recorded."""
+    for run, mol, late in both(toy, preference, beside_the_host, conversion=eq.Last(), store="host"):
+        run.run(mol, 2)
+        gate, seen = threading.Event(), threading.Event()
+        if late:
+            mol._clerk.take([Later(partial(gate.wait, 20))])
+        mol(run.losses(3)).backward()
+
+        def inside(*_: object, gate: Any = gate, seen: Any = seen, mol: Any = mol, late: bool = late) -> None:
+            gate.set()
+            if late:
+                mol._clerk.take([Later(seen.set)])
+                assert seen.wait(20)
+
+        handle = run.model.register_forward_hook(inside)
+        zeros = {name: torch.zeros_like(p) for name, p in run.model.named_parameters()}
+        torch.func.functional_call(run.model, zeros, run.batch(0)[0])
+        handle.remove()
+        run.optimizer.step()
+
+
+class Twice(eq.OMD):
+    """Updates otherwise than the class it has `foreseen` from."""
+
+    def update(self, *args: Any, **extra: Any) -> tuple[Tensor, OMDState]:
+        c, state = super().update(*args, **extra)
+        return 2 * c, state
+
+
+class Own(eq.Weighting[OMDState]):
+    """Knows early, in its own way."""
+
+    def init(self, losses: Tensor, **extra: Tensor) -> OMDState:
+        return eq.OMD().init(losses, **extra)
+
+    def update(self, *args: Any, **extra: Any) -> tuple[Tensor, OMDState]:
+        return eq.OMD().update(*args, **extra)
+
+    def foreseen(self, state: OMDState, preference: Tensor) -> Tensor | None:
+        return eq.OMD().foreseen(state, preference)
+
+
+class Duck:
+    """A weighting by what it has, as older ones have it."""
+
+    needs: frozenset[str] = frozenset()
+    traceable, dual, origin = True, False, None
+    init, update, rows = eq.Linear().init, eq.Linear().update, eq.Linear().rows
+
+
+@pytest.mark.parametrize(
+    ("weighting", "early"), [(Twice(), False), (Own(), True), (Duck(), False)], ids=["Twice", "Own", "Duck"]
+)
+def test_weightings_of_others(weighting, early, toy, preference, beside_the_host):
+    for run, mol, late in both(toy, preference, beside_the_host, weighting):
+        assert mol._early == (early and late)
+        plain(run, mol)
+        accumulating(run, mol)
+
+
+def test_settings_on_the_device_stay_there(toy, preference, beside_the_host):
+    """A thread that fetched them would wait for the device in every step."""
+    for run, mol, late in both(toy, preference, beside_the_host, eq.OMD(ideal=torch.tensor([0.1, 0.0, -0.1]))):
+        assert not mol._early
+        plain(run, mol)
+        assert mol._clerk is not None or not late
+
+
+def test_one_thread_after_a_move(toy, preference, beside_the_host):
+    run = toy()
+    with beside_the_host():
+        mol = eq.MultiObjective(run.model, eq.OMD(), preference, ADAPTIVE, run.optimizer)
+        run.run(mol, 2)
+        mol.to("cpu")
+    assert isinstance(mol._record, Archive)
+    assert mol._record._clerk is mol._clerk
+    run.run(mol, 2, 2)
+    assert mol.recorded == 4
+
+
+def test_threads_end_with_their_runs(toy, preference, beside_the_host):
+    before = set(threading.enumerate())
+    run = toy()
+    with beside_the_host():
+        mol = eq.MultiObjective(run.model, eq.OMD(), preference, ADAPTIVE, run.optimizer, store="host")
+    run.run(mol, 3)
+    threads = set(threading.enumerate()) - before
+    assert sorted(thread.name for thread in threads) == ["equipoise-store_0", "equipoise_0"]
+    mol.close()
+    del run, mol
+    gc.collect()
+    for thread in threads:
+        thread.join(20)
+        assert not thread.is_alive()
+
+
+def test_nobody_waits_for_work_that_cannot_be_done(monkeypatch):
+    def no_device(device: torch.device) -> None:
+        raise RuntimeError(f"no {device}")
+
+    monkeypatch.setattr(torch.cuda, "set_device", no_device)
+    clerk, works = Clerk(torch.device("cuda", 0)), [Later(lambda: 1), Later(lambda: 2)]
+    clerk.take(works)
+    for work in works:
+        with pytest.raises(RuntimeError, match="no cuda:0"):
+            work.result()
+
+
+def test_a_run_on_the_host_can_be_copied(toy, preference):
+    run = toy()
+    mol = eq.MultiObjective(run.model, eq.OMD(), preference, ADAPTIVE)
+    run.run(mol, 3)
+    other = copy.deepcopy(mol)
+    torch.testing.assert_close(other.solution(), mol.solution(), rtol=0, atol=0)
 
 
 def test_loading_forgets_what_was_begun(toy, preference, beside_the_host):

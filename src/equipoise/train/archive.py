@@ -86,8 +86,8 @@ class Record(Protocol):
         """Take a state's numbers and copies over."""
         ...
 
-    def to(self, device: torch.device, courier: Courier | None) -> None:
-        """Go on with parameters on another device, by this courier if one is needed."""
+    def to(self, device: torch.device, courier: Courier | None, clerk: Clerk | None = None) -> None:
+        """Go on with parameters on another device, by this courier and this clerk if they are needed."""
         ...
 
     def close(self) -> None:
@@ -145,7 +145,7 @@ class Direct:
         for name, tensor in flatten(self._state).items():
             tensor.copy_(found[name])
 
-    def to(self, device: torch.device, courier: Courier | None) -> None:  # noqa: ARG002
+    def to(self, device: torch.device, courier: Courier | None, clerk: Clerk | None = None) -> None:  # noqa: ARG002
         """Move all."""
         self._state = _moved(self._state, device)
 
@@ -157,7 +157,6 @@ class _Copy(NamedTuple):
     """A copy of θ, and what tells whether θ is still the same."""
 
     held: Held
-    params: Params
     marks: list[tuple[int, int]]
 
 
@@ -172,7 +171,8 @@ class _Begun(NamedTuple):
     """An iterate that is likely to be recorded."""
 
     losses: Tensor
-    copy: Later[_Copy]
+    ready: Later[_Copy | None]
+    """A copy, if the courier makes one ahead; and the last plan was carried out if it does not."""
     plan: Later[_Plan]
 
 
@@ -211,7 +211,6 @@ class Archive:
     ) -> None:
         self.conversion, self.slots, self.recorded = conversion, slots, 0
         self._keeps, self._warned = on_error == "keep", False
-        self._clerk = Clerk(losses.device) if clerk is None else clerk
         self._like = {n: torch.empty_like(p, dtype=record_dtype(p), device="meta") for n, p in params.items()}
         self._shapes = {name: p.shape for name, p in self._like.items()}
         self._numbers = _bare(conversion.init({"nothing": losses.new_zeros(())}, losses))
@@ -219,22 +218,33 @@ class Archive:
         self._queued: _Queued | None = None
         self._lost = False
         """Whether what was begun is to follow an iterate that could not be recorded."""
-        self._set_out(losses.device, courier)
+        self._carried: torch.cuda.Event | None = None
+        """When the device has done what another thread gave it."""
+        self._set_out(losses.device, courier, clerk)
 
     def poll(self) -> None:
         """Raise what went wrong meanwhile, and what is wrong with the slots."""
         self.slots.check()
-        if self._queued is not None and self._queued.job.done():
+        queued = self._queued
+        if queued is not None and queued.job.done():
             self._catch_up()
 
     def begin(self, params: Live, losses: Tensor, on_host: Arriving) -> Sequence[Later[Any]]:
-        """A copy of θ, then the plan for it."""
-        if self._courier is None:
+        """The last plan carried out, or a copy of θ; then the plan for it. Other devices are one thread's alone."""
+        if self._courier is None or self._device.type not in {"cpu", "cuda"}:
             return ()
-        copy = Later(partial(self._copy, params, self._begun, _stream(self._device)))
+        earlier, stream = self._begun, _stream(self._device)
+        work: Callable[[], _Copy | None]
+        if earlier is not None:
+            earlier.ready.wait()  # the thread looks at the same things until then
+        if self._courier.ahead:
+            work = partial(self._copy_ahead, params, earlier, None if stream is None else stream.record_event())
+        else:
+            work = partial(self._clear, stream)
+        ready: Later[_Copy | None] = Later(work)
         plan = self._new_plan(on_host)
-        self._begun, self._lost = _Begun(losses, copy, plan), False
-        return copy, plan
+        self._begun, self._lost = _Begun(losses, ready, plan), False
+        return ready, plan
 
     def update(self, params: Live, losses: Tensor, mask: Tensor | None = None) -> None:
         """Enter one iterate; the slots have it now, or by the next time."""
@@ -248,22 +258,20 @@ class Archive:
                 self._numbers = plan.after
             return
         if self._begun is not None:
-            self._begun.copy.wait()  # the thread looks at the same things until then
+            self._begun.ready.wait()
         self._catch_up()
         begun, self._begun = self._begun, None
-        copy = None if begun is None else begun.copy.result()
-        if copy is not None and copy.marks != _marks(copy.params):
-            self._courier.release(copy.held)
-            copy = None
-        copy = self._copy(params) if copy is None else copy
-        self._courier.guard(copy.held)
+        live = params()
+        self._check(live)
+        held = self._held(begun, live)
+        self._courier.guard(held)
         if begun is not None and begun.losses is losses and not self._lost:
             made = begun.plan
         else:
             made = self._new_plan(arriving(losses, mask))
             self._clerk.take([made])
-        job = partial(_carry_out_late, made, copy.held, self.slots)
-        self._queued = _Queued(made, copy.held, self._courier.run(job))
+        job = partial(_carry_out_late, made, held, self.slots)
+        self._queued = _Queued(made, held, self._courier.run(job))
         self.recorded += 1
 
     def settle(self) -> None:
@@ -306,44 +314,58 @@ class Archive:
         found = {name: tensor.to(held[name], copy=True) for name, tensor in flatten(_bare(state)).items()}
         self._numbers = unflatten(found, self._numbers)
 
-    def to(self, device: torch.device, courier: Courier | None) -> None:
+    def to(self, device: torch.device, courier: Courier | None, clerk: Clerk | None = None) -> None:
         """Move the numbers, and the slots if they are on the device of the parameters."""
         self.settle()
         self._drop()
         self.slots.to(device)
-        self._set_out(device, courier)
+        self._set_out(device, courier, clerk)
 
     def close(self) -> None:
         """Let go of the slots' place; they stay readable."""
         self.settle()
         self.slots.close()
 
-    def _set_out(self, device: torch.device, courier: Courier | None) -> None:
+    def _set_out(self, device: torch.device, courier: Courier | None, clerk: Clerk | None) -> None:
         """Record parameters of this device from now on."""
         self._device, self._courier = device, courier
+        self._clerk = Clerk(device) if clerk is None else clerk
         self._numbers = _moved(self._numbers, device if courier is None else torch.device("cpu"))
 
     def _check(self, params: Params) -> None:
         if {name: p.shape for name, p in params.items()} != self._shapes:
             check_record(params, self._like, 0, slots=False)
 
-    def _copy(self, params: Live, earlier: _Begun | None = None, stream: torch.cuda.Stream | None = None) -> _Copy:
-        """Begin to copy θ.
+    def _copy_ahead(self, params: Live, earlier: _Begun | None, after: torch.cuda.Event | None) -> _Copy:
+        """Begin to copy θ, in another thread.
 
         Args:
             params: Gives θ.
             earlier: An iterate that was begun, and not recorded.
-            stream: That of the training, if this is another thread.
+            after: What the copy waits for.
         """
         assert self._courier is not None  # noqa: S101
+        self._release(earlier)
+        live = params()
+        self._check(live)
+        marks = _marks(live)
+        return _Copy(self._courier.hold(live, after), marks)
+
+    def _clear(self, stream: torch.cuda.Stream | None) -> None:
+        """Have the last plan carried out, in another thread, on the stream of the training."""
         with nullcontext() if stream is None else torch.cuda.stream(stream):
-            self._release(earlier)
-            if not self._courier.spare:
-                self._catch_up()
-            live = params()
-            self._check(live)
-            marks = _marks(live)
-            return _Copy(self._courier.hold(live), live, marks)
+            self._catch_up()
+            self._carried = None if stream is None else stream.record_event()
+
+    def _held(self, begun: _Begun | None, params: Params) -> Held:
+        """The copy that was made ahead if θ is still the same; else one that is made now."""
+        assert self._courier is not None  # noqa: S101
+        copy = None if begun is None else begun.ready.result()
+        if copy is not None and copy.marks == _marks(params):
+            return copy.held
+        if copy is not None:
+            self._courier.release(copy.held)
+        return self._courier.hold(params)
 
     def _new_plan(self, losses: Arriving) -> Later[_Plan]:
         """From losses that are on their way, and the numbers after what is queued."""
@@ -357,6 +379,9 @@ class Archive:
 
     def _catch_up(self) -> None:
         """Have done what is queued."""
+        carried, self._carried = self._carried, None
+        if carried is not None:
+            torch.cuda.current_stream(self._device).wait_event(carried)
         queued, self._queued = self._queued, None
         if queued is None:
             return
@@ -374,8 +399,9 @@ class Archive:
         self._release(begun)
 
     def _release(self, begun: _Begun | None) -> None:
-        if begun is not None and self._courier is not None and begun.copy.wait():
-            self._courier.release(begun.copy.result().held)
+        copy = begun.ready.result() if begun is not None and begun.ready.wait() else None
+        if copy is not None and self._courier is not None:
+            self._courier.release(copy.held)
 
     def _finish(self, job: Callable[[], None]) -> bool:
         """Do a job; whether it was done. If not, the iterate was not recorded."""

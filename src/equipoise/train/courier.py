@@ -12,9 +12,20 @@ import torch
 from torch import Tensor
 
 from equipoise.conversion.protocol import Params, record_dtype
+from equipoise.train.later import enter
 from equipoise.train.slots import Given
 
 __all__ = ["Aside", "Courier", "Held", "Job", "ToHost"]
+
+
+class _Pack:
+    """Memory for small tensors of one dtype side by side: each copy to the host costs a command, whatever its size."""
+
+    def __init__(self, params: Params, device: torch.device, *, pinned: bool = False) -> None:
+        sizes, dtype = [p.numel() for p in params.values()], next(iter(params.values())).dtype
+        self.whole = torch.empty(sum(sizes), dtype=dtype, device=device, pin_memory=pinned)
+        parts = zip(params, torch.split(self.whole, sizes), strict=True)
+        self.parts = {name: part.view(params[name].shape) for name, part in parts}
 
 
 class Held(NamedTuple):
@@ -22,6 +33,8 @@ class Held(NamedTuple):
 
     params: dict[str, Tensor]
     copied: torch.cuda.Event | None
+    packs: tuple[_Pack, ...] = ()
+    """Those of it that travel together."""
     sources: tuple[Tensor, ...] = ()
     """Kept, so that their memory is not used for something else while it is read."""
 
@@ -29,6 +42,8 @@ class Held(NamedTuple):
         """The copy, once it is there."""
         if self.copied is not None:
             self.copied.synchronize()
+        for pack in self.packs:
+            _copy({name: self.params[name] for name in pack.parts}, pack.parts)
         return self.params
 
 
@@ -47,11 +62,16 @@ class Job(Protocol):
 class Courier(Protocol):
     """Copies θ, and sees to it that plans are carried out. One plan at a time."""
 
-    spare: ClassVar[bool]
-    """Whether θ can be copied while the plan for the last copy is still to be carried out."""
+    ahead: ClassVar[bool]
+    """Whether θ should be copied as soon as it is known, by another thread, and while the last plan is carried out."""
 
-    def hold(self, params: Params) -> Held:
-        """A copy of θ as it is after what the current stream was given; `guard` must follow before θ is written to."""
+    def hold(self, params: Params, after: torch.cuda.Event | None = None) -> Held:
+        """A copy of θ; `guard` must follow before θ is written to.
+
+        Args:
+            params: θ.
+            after: What the copy waits for; None: what the current stream was given so far.
+        """
         ...
 
     def guard(self, held: Held) -> None:
@@ -70,20 +90,20 @@ class Courier(Protocol):
 class Aside:
     """θ is put aside on its own device, and plans are carried out there when the next one comes."""
 
-    spare: ClassVar[bool] = False
+    ahead: ClassVar[bool] = False
 
     def __init__(self) -> None:
         self._aside: dict[str, Tensor] = {}
 
-    def hold(self, params: Params) -> Held:
-        """A copy on the device; work that it is given later comes after it."""
+    def hold(self, params: Params, after: torch.cuda.Event | None = None) -> Held:  # noqa: ARG002
+        """A copy on the device, in the order of the current stream."""
         if not self._aside:
             self._aside = {name: torch.empty_like(p, dtype=record_dtype(p)) for name, p in params.items()}
-        _copy(self._aside, params, non_blocking=False)
+        _copy(self._aside, params)
         return Held(self._aside, None)
 
     def guard(self, held: Held) -> None:
-        """The stream has the copy in its order."""
+        """The stream has it in its order."""
 
     def run(self, job: Callable[[], None]) -> Job:
         """Later, by whoever asks for the result."""
@@ -114,33 +134,49 @@ class ToHost:
         device: Where θ is.
     """
 
-    spare: ClassVar[bool] = True
+    ahead: ClassVar[bool] = True
 
     def __init__(self, device: torch.device) -> None:
         self._cuda = device.type == "cuda"
         self._device = device
         self._side = torch.cuda.Stream(device) if self._cuda else None  # type: ignore[no-untyped-call]
-        self._free: list[Given] = []
+        self._free: list[Held] = []
+        self._packs: tuple[_Pack, ...] | None = None
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="equipoise-store")
 
-    def hold(self, params: Params) -> Held:
+    def hold(self, params: Params, after: torch.cuda.Event | None = None) -> Held:
         """A copy on the host, on its way."""
-        # In the dtype of θ, so that nothing is converted, and put down, on the device.
-        to = (
-            self._free.pop()
-            if self._free
-            else Given({n: torch.empty_like(p, device="cpu", pin_memory=self._cuda) for n, p in params.items()})
-        )
+        if self._packs is None:
+            self._packs = tuple(_Pack(group, self._device) for group in _small(params))
+        to = self._free.pop() if self._free else self._memory(params)
         sources = tuple(p.detach() for p in params.values())
         if self._side is None:
-            _copy(to, params, non_blocking=False)
-            return Held(to, None, sources)
-        self._side.wait_stream(torch.cuda.current_stream(self._device))
+            self._send(params, to)
+            return to._replace(sources=sources)
+        if after is None:
+            self._side.wait_stream(torch.cuda.current_stream(self._device))
+        else:
+            self._side.wait_event(after)
         with torch.cuda.stream(self._side):
-            _copy(to, params, non_blocking=True)
+            self._send(params, to)
             copied = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]  # a thread waits for it asleep
             copied.record(self._side)
-        return Held(to, copied, sources)
+        return to._replace(copied=copied, sources=sources)
+
+    def _memory(self, params: Params) -> Held:
+        """For one copy, in the dtype of θ, so that nothing is converted, and put down, on the device."""
+        cpu = torch.device("cpu")
+        given = Given({n: torch.empty_like(p, device=cpu, pin_memory=self._cuda) for n, p in params.items()})
+        return Held(given, None, tuple(_Pack(group, cpu, pinned=self._cuda) for group in _small(params)))
+
+    def _send(self, params: Params, to: Held) -> None:
+        assert self._packs is not None  # noqa: S101
+        large = dict(to.params)
+        for here, there in zip(self._packs, to.packs, strict=True):
+            _copy(here.parts, params)
+            there.whole.copy_(here.whole, non_blocking=self._cuda)
+            large = {name: t for name, t in large.items() if name not in here.parts}
+        _copy(large, params, non_blocking=self._cuda)
 
     def guard(self, held: Held) -> None:
         """The stream waits for it."""
@@ -149,14 +185,33 @@ class ToHost:
 
     def run(self, job: Callable[[], None]) -> Job:
         """At once, by the thread."""
-        return self._thread.submit(job)
+        return self._thread.submit(_on_device, self._device, job)
 
     def release(self, held: Held) -> None:
         """Its memory is free for the next."""
-        assert isinstance(held.params, Given)  # noqa: S101
-        self._free.append(held.params)
+        self._free.append(held._replace(copied=None, sources=()))
+
+
+def _on_device(device: torch.device, job: Callable[[], None]) -> None:
+    enter(device)
+    job()
+
+
+SMALL = 1 << 16
+"""Bytes up to which a tensor is copied together with others."""
+
+
+def _small(params: Params) -> list[dict[str, Tensor]]:
+    """The small ones by their dtype."""
+    groups: dict[torch.dtype, dict[str, Tensor]] = {}
+    for name, p in params.items():
+        if p.numel() * p.element_size() <= SMALL:
+            groups.setdefault(p.dtype, {})[name] = p
+    return list(groups.values())
 
 
 @torch.no_grad()
-def _copy(to: Mapping[str, Tensor], params: Params, *, non_blocking: bool) -> None:
-    torch._foreach_copy_([to[name] for name in params], list(params.values()), non_blocking)
+def _copy(to: Mapping[str, Tensor], params: Params, *, non_blocking: bool = False) -> None:
+    """Those of `to`."""
+    if to:
+        torch._foreach_copy_(list(to.values()), [params[name] for name in to], non_blocking)

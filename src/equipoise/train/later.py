@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from functools import partial
 from typing import Any, Generic, NamedTuple, TypeVar
 
 import torch
@@ -10,7 +9,7 @@ from torch import Tensor
 
 from equipoise.host import Fetched, fetch
 
-__all__ = ["Arriving", "Clerk", "Later", "arriving"]
+__all__ = ["Arriving", "Clerk", "Later", "arriving", "enter"]
 
 T = TypeVar("T")
 
@@ -29,13 +28,17 @@ class Later(Generic[T]):
     def run(self) -> None:
         """Run it, by the thread that is to do so; what it raises, `result` raises."""
         function, self._function = self._function, None
-        if function is None:
-            return
+        assert function is not None  # noqa: S101
         try:
             with torch.no_grad():
                 self._future.set_result(function())
         except BaseException as error:
             self._future.set_exception(error)
+
+    def fail(self, error: BaseException) -> None:
+        """It will not be run."""
+        self._function = None
+        self._future.set_exception(error)
 
     def wait(self) -> bool:
         """Wait until it was run; whether it went well."""
@@ -54,17 +57,40 @@ class Clerk:
     """
 
     def __init__(self, device: torch.device) -> None:
-        begin = partial(torch.cuda.set_device, device) if device.type == "cuda" else None
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="equipoise", initializer=begin)
+        self._device = device
+        self._thread: ThreadPoolExecutor | None = None
 
     def take(self, works: Sequence[Later[Any]]) -> None:
         """Run these, one after the other."""
-        self._thread.submit(_run_all, works)
+        if self._thread is None:
+            self._thread = ThreadPoolExecutor(1, thread_name_prefix="equipoise")
+        try:
+            self._thread.submit(_run_all, works, self._device)
+        except BaseException as error:
+            _fail_all(works, error)
+            raise
 
 
-def _run_all(works: Sequence[Later[Any]]) -> None:
+def _run_all(works: Sequence[Later[Any]], device: torch.device) -> None:
+    try:
+        enter(device)
+    except BaseException as error:
+        _fail_all(works, error)
+        return
     for work in works:
         work.run()
+
+
+def _fail_all(works: Sequence[Later[Any]], error: BaseException) -> None:
+    """Nobody must wait for them."""
+    for work in works:
+        work.fail(error)
+
+
+def enter(device: torch.device) -> None:
+    """Make a CUDA device the current one of this thread, which is else on the first, and would take memory there."""
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
 
 
 class Arriving(NamedTuple):

@@ -4,6 +4,7 @@ import os
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import fields, is_dataclass
 from functools import partial
 from typing import Any, Literal, NamedTuple
 
@@ -28,7 +29,7 @@ from equipoise.train.monitor import describe_step, duals
 from equipoise.train.pending import Ahead, Call, Mean, Pending
 from equipoise.train.steps import attach, detach, overflow, release, unless
 from equipoise.train.stores import new_courier, new_record
-from equipoise.weighting import Linear, Weighting
+from equipoise.weighting import Weighting
 from equipoise.weighting.floor import floor
 
 __all__ = ["MultiObjective"]
@@ -165,7 +166,7 @@ class MultiObjective:
         self.preference = w.to(self._dtype)
         self._set_out(next(iter(start.values())).device)
         self._floor = Floor(self._labels, floor(weighting, w))
-        self._looks_ahead = _looks_ahead(weighting)
+        self._looks_ahead = _looks_ahead(weighting, w)
         self._accumulates = self._closed = False
         self._compared: Literal["", "training", "given"] = ""
         self._statistics: dict[str, Tensor] = {}
@@ -173,6 +174,7 @@ class MultiObjective:
         self._skipped = 0
         self._advancing: Later[_Advanced] | None = None
         self._next: Tensor | None = None
+        self._overflow: Fetched | None = None
         self._chosen: _Chosen | None = None
         self._within: _Chosen | None = None
         self._state = self._begin()
@@ -404,7 +406,8 @@ class MultiObjective:
         self._set_out(torch.empty(0, device=device).device)
         self._state = unflatten({name: tensor.to(self._home) for name, tensor in flatten(state).items()}, state)
         self._statistics = {name: tensor.to(self._device) for name, tensor in self._statistics.items()}
-        self._record.to(self._device, None if self._clerk is None else new_courier(self._store, self._device))
+        courier = None if self._clerk is None else new_courier(self._store, self._device)
+        self._record.to(self._device, courier, self._clerk)
         self.discard()
         return self
 
@@ -459,7 +462,8 @@ class MultiObjective:
         self._device, self._casts = device, torch.amp.is_autocast_available(device.type)
         self.preference = self.preference.to(device)
         self._clerk = Clerk(device) if apart(device) else None
-        self._early = self._clerk is not None and _foresees(self.weighting, self.preference)
+        early = self._clerk is not None and _foresees(self.weighting, self.preference)
+        self._early = early and not _is_far(self.weighting)  # the thread would wait for it in every step
         self._home = torch.device("cpu") if self._early else device
         self._w = self.preference.to(self._home)
         self._watch, self._replayed = self._new_watch(), self._new_replay()
@@ -471,9 +475,9 @@ class MultiObjective:
     @property
     def _state(self) -> _Committed:
         """Where the run stands, once the thread is there."""
-        if self._advancing is not None:
-            self._stands, self._next = self._advancing.result()
-            self._advancing = None
+        advancing, self._advancing = self._advancing, None
+        if advancing is not None:
+            self._stands, self._next = advancing.result()
         return self._stands
 
     @_state.setter
@@ -564,8 +568,9 @@ class MultiObjective:
         require(self._pending.calls > 0, rule, "none since the last step")
         require(not self._cleared(), rule, "that its gradients were cleared before the step")
         with self._exactly():
-            mean = self._pending.mean()
-            self._record_step(unless(overflow(optimizer), mean.values), mean.mask)
+            mean, skipped = self._pending.mean(), overflow(optimizer)
+            self._overflow = fetch(skipped) if self._early and skipped is not None else None  # before the step's work
+            self._record_step(unless(skipped, mean.values), mean.mask)
 
     def _pass_if_idle(self) -> None:
         """Let the step that comes pass if it has neither calls nor gradients: it moves nothing."""
@@ -594,7 +599,7 @@ class MultiObjective:
                 if skipped is None:
                     self._commit(mean)
                 elif self._early:
-                    self._commit(mean._replace(ahead=None), skipped)
+                    self._commit(mean._replace(ahead=None), self._overflow)
                 else:
                     before = self._state
                     self._commit(mean._replace(values=unless(skipped, mean.values), ahead=None))
@@ -609,14 +614,14 @@ class MultiObjective:
             losses=torch.where(taken, now.losses, before.losses),
         )
 
-    def _commit(self, mean: Mean, skipped: Tensor | None = None) -> None:
+    def _commit(self, mean: Mean, skipped: Fetched | None = None) -> None:
         if not self._early:
             self._state = self._after(self._state, mean)
         elif isinstance(mean.ahead, Later):
             self._advancing = mean.ahead
         else:
             on_host = arriving(mean.values, mean.mask)
-            self._advancing = self._take(self._advance(on_host, None if skipped is None else fetch(skipped)))
+            self._advancing = self._take(self._advance(on_host, skipped))
         self.step += 1
 
     def _take(self, work: Later[_Advanced]) -> Later[_Advanced]:
@@ -694,15 +699,10 @@ class MultiObjective:
         return Watch(self._labels, self._check)
 
 
-def _looks_ahead(weighting: Any) -> bool:  # noqa: ANN401
-    """Whether the coefficients of a step depend on the losses of that step.
-
-    `Linear` and whatever is of simultaneous order know theirs before; a wrapper is as what it wraps.
-    """
+def _looks_ahead(weighting: Any, preference: Tensor) -> bool:  # noqa: ANN401
+    """Whether the coefficients of a step depend on the losses of that step; a wrapper is as what it wraps."""
     inner = getattr(weighting, "inner", None)
-    if inner is not None:
-        return _looks_ahead(inner)
-    return not isinstance(weighting, Linear) and getattr(weighting, "order", None) != "simultaneous"
+    return not _foresees(weighting, preference) if inner is None else _looks_ahead(inner, preference)
 
 
 @contextmanager
@@ -711,10 +711,22 @@ def _uncast(kind: str) -> Iterator[None]:
         yield
 
 
-def _foresees(weighting: Weighting[Any], preference: Tensor) -> bool:
+def _foresees(weighting: Any, preference: Tensor) -> bool:  # noqa: ANN401
     """Whether the coefficients of a step are known before its losses."""
+    if weighting.needs or getattr(weighting, "foreseen", None) is None:
+        return False
+    # One that updates otherwise than the class that it inherits `foreseen` from has not said so.
+    line = type(weighting).__mro__
+    update, foreseen = (next(k for k, c in enumerate(line) if name in vars(c)) for name in ("update", "foreseen"))
     w = preference.cpu()
-    return not weighting.needs and weighting.foreseen(weighting.init(torch.zeros_like(w)), w) is not None
+    return foreseen <= update and weighting.foreseen(weighting.init(torch.zeros_like(w)), w) is not None
+
+
+def _is_far(setting: object) -> bool:
+    """Whether it is a tensor on a device that works beside the host, or has one."""
+    if isinstance(setting, Tensor):
+        return apart(setting.device)
+    return is_dataclass(setting) and any(_is_far(getattr(setting, field.name)) for field in fields(setting))
 
 
 def _differentiated(
@@ -724,5 +736,6 @@ def _differentiated(
     on_host: Arriving | None,
     gradient: Tensor,  # noqa: ARG001
 ) -> None:
-    if pending.differentiated(call, run._cleared) and on_host is not None:
+    first = pending.differentiated(call, run._cleared)
+    if first and pending is run._pending and on_host is not None and not run._closed:
         run._foresee(call, on_host)
