@@ -392,8 +392,9 @@ def memory(device: torch.device, steps: int) -> Iterator[Row]:
 
 
 # ------------------------------------------------------------------------------- on a CUDA device
-def residual(device: torch.device, per_objective: int) -> Task:
-    return Task("ResNet-18", lambda: ResNet18().module(), (3, 32, 32), (3, 8, 8), 10, per_objective, device)
+def residual(device: torch.device, per_objective: int, side: int = 32) -> Task:
+    name = f"ResNet-18, {side} × {side}"
+    return Task(name, lambda: ResNet18().module(), (3, side, side), (3, 8, 8), 10, per_objective, device)
 
 
 def fully_connected(device: torch.device, m: int, per_objective: int) -> Task:
@@ -601,8 +602,8 @@ def measure_stores(device: torch.device, *, quick: bool) -> Iterator[Row]:
         return
     yield from no_synchronisation(residual(device, 13), grouped=False, store="host")
     yield late_archive(fully_connected(device, 10, 8), store="host")
-    for each in (13, 52):
-        yield from stores_on_cuda(residual(device, each), 5 if quick else 15)
+    for each, side in ((13, 32), (52, 32), (13, 64)):
+        yield from stores_on_cuda(residual(device, each, side), 5 if quick else 15)
 
 
 # ------------------------------------------------------------------------------- the table
@@ -621,8 +622,8 @@ def measure(device: torch.device, *, quick: bool) -> Iterator[Row]:
         yield late_archive(fully_connected(device, 10, 8))
         yield deferred_error(fully_connected(device, 10, 8))
         yield from cost(residual(device, 13), 1.02, 5 if quick else 15, 0 if quick else 3)
-        for each in (26, 52):
-            yield from cost(residual(device, each), 1.02, 5 if quick else 15, 0, gramian=False)
+        for each, side in ((26, 32), (52, 32), (13, 64)):
+            yield from cost(residual(device, each, side), 1.02, 5 if quick else 15, 0, gramian=False)
     yield from memory(device, steps)
 
 
