@@ -58,6 +58,16 @@ def test_one_round_by_hand():
     assert "archive-size" not in told
 
 
+@pytest.mark.parametrize("wrap", [eq.Relative, eq.Momentum])
+def test_a_wrapped_weighting_tells_its_weights(wrap: Any):
+    inner = eq.OMD(1.0, eq.Entropic())
+    strategy = PreferenceStrategy(wrap(inner), [0.3, 0.7], eq.Last(), objectives=2, fraction_evaluate=0.0)
+    grid = LocalGrid(scripted({0: 1.0, 1: 2.0}, {0: 1.0, 1: -1.0}), 2)
+    told = strategy.start(grid, zeros(), num_rounds=1).train_metrics_clientapp[1]
+    gains = np.array([0.3, 1.4]) if wrap is eq.Momentum else np.array([0.3, 0.7])  # ratios to the first losses are 1
+    assert told["lambda"] == pytest.approx(np.exp(gains) / np.exp(gains).sum())
+
+
 def test_groups_average_by_samples():
     # Objective 0 is clients 0 and 2, with 10 and 30 samples.
     client = scripted({0: 1.0, 1: 4.0, 2: 3.0}, {0: 1.0, 1: 2.0, 2: 5.0}, {0: 10, 1: 10, 2: 30})

@@ -15,6 +15,7 @@ from equipoise.flower.checkpoint import Checkpoint, Kept
 from equipoise.train.checkpoint import check_tensors, describe
 from equipoise.train.slots import InMemory, Numbers, carry_out
 from equipoise.weighting import Weighting
+from equipoise.weighting.protocol import duals
 
 __all__ = ["Server", "ServerOptimizer"]
 
@@ -74,9 +75,8 @@ class Server:
 
     @property
     def weights(self) -> Tensor | None:
-        """λ, (m,), for weightings that have one."""
-        find = getattr(self.weighting, "weights", None)
-        return None if find is None else find(self.dual)
+        """λ, (m,), for weightings that have one, or wrap one that has."""
+        return duals(self.weighting, self.dual)
 
     @property
     def archive_size(self) -> int | None:

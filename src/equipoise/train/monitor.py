@@ -7,17 +7,9 @@ from torch import Tensor
 
 from equipoise.batch import constant, wide_dtype
 from equipoise.metrics import preference as trade_off
+from equipoise.weighting.protocol import duals
 
-__all__ = ["describe_step", "duals"]
-
-
-def duals(weighting: Any, state: Any) -> Tensor | None:  # noqa: ANN401
-    """λ of a weighting that has it, or of what it wraps, (m,)."""
-    if callable(getattr(weighting, "weights", None)):
-        found: Tensor = weighting.weights(state)
-        return found
-    inner = getattr(weighting, "inner", None)
-    return None if inner is None else duals(inner, getattr(state, "inner", state))
+__all__ = ["describe_step"]
 
 
 def scaled(weighting: Any, state: Any, losses: Tensor) -> Tensor:  # noqa: ANN401

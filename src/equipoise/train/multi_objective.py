@@ -25,12 +25,13 @@ from equipoise.train.finite import Floor, Watch, sound
 from equipoise.train.gradients import jacobian_rows, row_dtype, steered
 from equipoise.train.later import Arriving, Clerk, Later, arriving
 from equipoise.train.losses import Counts, Losses, check_graph, stack_counts, stack_losses
-from equipoise.train.monitor import describe_step, duals
+from equipoise.train.monitor import describe_step
 from equipoise.train.pending import Ahead, Call, Mean, Pending
 from equipoise.train.steps import attach, detach, overflow, release, unless
 from equipoise.train.stores import new_courier, new_record
 from equipoise.weighting import Weighting
 from equipoise.weighting.floor import floor
+from equipoise.weighting.protocol import duals
 
 __all__ = ["MultiObjective"]
 

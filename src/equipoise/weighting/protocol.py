@@ -11,7 +11,7 @@ from equipoise import preference as preferences
 from equipoise.batch import constant, fit, fit_mask, known, wide_dtype
 from equipoise.errors import require
 
-__all__ = ["Ideal", "Observed", "Stateless", "Weighting", "Wrapper", "emit", "observe", "working_dtype"]
+__all__ = ["Ideal", "Observed", "Stateless", "Weighting", "Wrapper", "duals", "emit", "observe", "working_dtype"]
 
 S = TypeVar("S")
 
@@ -134,6 +134,15 @@ class Wrapper(Weighting[S]):
     def origin(self) -> Ideal | None:
         """That of the inner weighting."""
         return getattr(self.inner, "origin", None)
+
+
+def duals(weighting: Any, state: Any) -> Tensor | None:  # noqa: ANN401
+    """λ of a weighting that has it, or of what it wraps, (*B, m)."""
+    if callable(getattr(weighting, "weights", None)):
+        found: Tensor = weighting.weights(state)
+        return found
+    inner = getattr(weighting, "inner", None)
+    return None if inner is None else duals(inner, getattr(state, "inner", state))
 
 
 class Observed(NamedTuple):
