@@ -1,6 +1,6 @@
 """Plans carried out by their numbers: the same archive, in place."""
 
-from functools import partial
+from collections.abc import Mapping
 
 import pytest
 import torch
@@ -28,6 +28,19 @@ def params(step: int) -> dict[str, torch.Tensor]:
     }
 
 
+class Given:
+    """θ, as a model gives it."""
+
+    def __init__(self, live: dict[str, torch.Tensor]) -> None:
+        self.live = live
+
+    def __call__(self) -> dict[str, torch.Tensor]:
+        return self.live
+
+    def still(self, params: Mapping[str, torch.Tensor]) -> bool:
+        return params is self.live
+
+
 WAYS = {
     "at once": lambda conversion: (on_device(params(0), conversion.capacity), None),
     "late": lambda conversion: (on_device(params(0), conversion.capacity), Aside()),
@@ -50,8 +63,8 @@ def test_the_archive_is_that_of_the_conversion_bit_for_bit(way, points, capacity
         losses = torch.tensor(point, dtype=torch.float32)
         live = params(step)
         if sends:
-            Clerk(CPU).take(archive.begin(partial(dict, live), losses, arriving(losses, None)))
-        archive.update(partial(dict, live), losses)
+            Clerk(CPU).take(archive.begin(Given(live), losses, arriving(losses, None)))
+        archive.update(Given(live), losses)
         theirs = conversion.update(live, losses, theirs)
         for tensor in live.values():
             tensor.zero_()  # what was put aside is a copy

@@ -230,8 +230,9 @@ def test_a_call_that_is_thrown_away_while_the_last_plan_is_carried_out(toy, pref
         run.run(mol, 1, 4)
 
 
-def test_a_parameter_that_is_replaced_before_the_step(toy, preference, beside_the_host):
-    for run, mol, _ in both(toy, preference, beside_the_host, conversion=eq.Last(), store="host"):
+@pytest.mark.parametrize("store", ["device", "host"])
+def test_a_parameter_that_is_replaced_before_the_step(store, toy, preference, beside_the_host):
+    for run, mol, _ in both(toy, preference, beside_the_host, store=store):
         run.run(mol, 2)
         mol(run.losses(3)).backward()
         layer = run.model[0]
@@ -306,6 +307,18 @@ def test_settings_on_the_device_stay_there(toy, preference, beside_the_host):
         assert not mol._early
         plain(run, mol)
         assert mol._clerk is not None or not late
+
+
+def test_a_parameter_that_comes_before_the_step_is_refused_by_the_next(toy, preference, beside_the_host):
+    run = toy()
+    with beside_the_host():
+        mol = eq.MultiObjective(run.model, eq.OMD(), preference, ADAPTIVE, run.optimizer)
+    run.run(mol, 2)
+    mol(run.losses(3)).backward()
+    run.model[0].register_parameter("more", nn.Parameter(torch.zeros(1)))
+    run.optimizer.step()
+    with pytest.raises(ValueError, match="parameters that require grad must be those there were at the start"):
+        run.run(mol, 2)
 
 
 def test_one_thread_after_a_move(toy, preference, beside_the_host):

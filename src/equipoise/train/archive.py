@@ -34,8 +34,16 @@ def capacity(conversion: Planned) -> int:
     return (conversion.capacity or 0) if isinstance(conversion, Adaptive) else 1
 
 
-Live = Callable[[], Params]
-"""Gives θ as it is."""
+class Live(Protocol):
+    """Gives θ as it is."""
+
+    def __call__(self) -> Params:
+        """The parameters."""
+        ...
+
+    def still(self, params: Params) -> bool:
+        """Whether what it gave is in its place, changed or not."""
+        ...
 
 
 class Record(Protocol):
@@ -52,13 +60,13 @@ class Record(Protocol):
         """What another thread may do for an iterate that is likely to be recorded next, unchanged.
 
         Args:
-            params: Gives θ.
+            params: θ.
             losses: Those that it is likely to be recorded with, (m,).
             on_host: The same, with their mask.
         """
         ...
 
-    def update(self, params: Live, losses: Tensor, mask: Tensor | None = None) -> None:
+    def update(self, params: Callable[[], Params], losses: Tensor, mask: Tensor | None = None) -> None:
         """Enter one iterate with its losses (m,)."""
         ...
 
@@ -115,7 +123,7 @@ class Direct:
         """There is nothing to begin with."""
         return ()
 
-    def update(self, params: Live, losses: Tensor, mask: Tensor | None = None) -> None:
+    def update(self, params: Callable[[], Params], losses: Tensor, mask: Tensor | None = None) -> None:
         """In place."""
         self._state = self.conversion.update(params(), losses, self._state, mask=mask)
         self.recorded += 1
@@ -153,11 +161,13 @@ class Direct:
         """There is nothing to let go of."""
 
 
-class _Copy(NamedTuple):
-    """A copy of θ, and what tells whether θ is still the same."""
+class _Ready(NamedTuple):
+    """θ, which was looked at, and its copy if the courier makes one ahead."""
 
-    held: Held
+    live: Params
+    copy: Held | None
     marks: list[tuple[int, int]]
+    """What tells whether θ is still what was copied."""
 
 
 class _Plan(NamedTuple):
@@ -170,9 +180,9 @@ class _Plan(NamedTuple):
 class _Begun(NamedTuple):
     """An iterate that is likely to be recorded."""
 
+    params: Live
     losses: Tensor
-    ready: Later[_Copy | None]
-    """A copy, if the courier makes one ahead; and the last plan was carried out if it does not."""
+    ready: Later[_Ready]
     plan: Later[_Plan]
 
 
@@ -234,19 +244,18 @@ class Archive:
         if self._courier is None or self._device.type not in {"cpu", "cuda"}:
             return ()
         earlier, stream = self._begun, _stream(self._device)
-        work: Callable[[], _Copy | None]
         if earlier is not None:
             earlier.ready.wait()  # the thread looks at the same things until then
         if self._courier.ahead:
-            work = partial(self._copy_ahead, params, earlier, None if stream is None else stream.record_event())
+            now = None if stream is None else stream.record_event()
+            ready = Later(partial(self._copy_ahead, params, earlier, now))
         else:
-            work = partial(self._clear, stream)
-        ready: Later[_Copy | None] = Later(work)
+            ready = Later(partial(self._clear, params, stream))
         plan = self._new_plan(on_host)
-        self._begun, self._lost = _Begun(losses, ready, plan), False
+        self._begun, self._lost = _Begun(params, losses, ready, plan), False
         return ready, plan
 
-    def update(self, params: Live, losses: Tensor, mask: Tensor | None = None) -> None:
+    def update(self, params: Callable[[], Params], losses: Tensor, mask: Tensor | None = None) -> None:
         """Enter one iterate; the slots have it now, or by the next time."""
         self.slots.check()
         if self._courier is None:
@@ -261,9 +270,7 @@ class Archive:
             self._begun.ready.wait()
         self._catch_up()
         begun, self._begun = self._begun, None
-        live = params()
-        self._check(live)
-        held = self._held(begun, live)
+        held = self._held(begun, params)
         self._courier.guard(held)
         if begun is not None and begun.losses is losses and not self._lost:
             made = begun.plan
@@ -336,36 +343,44 @@ class Archive:
         if {name: p.shape for name, p in params.items()} != self._shapes:
             check_record(params, self._like, 0, slots=False)
 
-    def _copy_ahead(self, params: Live, earlier: _Begun | None, after: torch.cuda.Event | None) -> _Copy:
+    def _looked_at(self, params: Callable[[], Params]) -> Params:
+        live = params()
+        self._check(live)
+        return live
+
+    def _copy_ahead(self, params: Live, earlier: _Begun | None, after: torch.cuda.Event | None) -> _Ready:
         """Begin to copy θ, in another thread.
 
         Args:
-            params: Gives θ.
+            params: θ.
             earlier: An iterate that was begun, and not recorded.
             after: What the copy waits for.
         """
         assert self._courier is not None  # noqa: S101
         self._release(earlier)
-        live = params()
-        self._check(live)
+        live = self._looked_at(params)
         marks = _marks(live)
-        return _Copy(self._courier.hold(live, after), marks)
+        return _Ready(live, self._courier.hold(live, after), marks)
 
-    def _clear(self, stream: torch.cuda.Stream | None) -> None:
+    def _clear(self, params: Live, stream: torch.cuda.Stream | None) -> _Ready:
         """Have the last plan carried out, in another thread, on the stream of the training."""
         with nullcontext() if stream is None else torch.cuda.stream(stream):
             self._catch_up()
             self._carried = None if stream is None else stream.record_event()
+        return _Ready(self._looked_at(params), None, [])
 
-    def _held(self, begun: _Begun | None, params: Params) -> Held:
+    def _held(self, begun: _Begun | None, params: Callable[[], Params]) -> Held:
         """The copy that was made ahead if θ is still the same; else one that is made now."""
         assert self._courier is not None  # noqa: S101
-        copy = None if begun is None else begun.ready.result()
-        if copy is not None and copy.marks == _marks(params):
-            return copy.held
-        if copy is not None:
-            self._courier.release(copy.held)
-        return self._courier.hold(params)
+        if begun is None:
+            return self._courier.hold(self._looked_at(params))
+        ready = begun.ready.result()
+        live = ready.live if begun.params.still(ready.live) else self._looked_at(params)
+        if ready.copy is not None:
+            if ready.marks == _marks(live):
+                return ready.copy
+            self._courier.release(ready.copy)
+        return self._courier.hold(live)
 
     def _new_plan(self, losses: Arriving) -> Later[_Plan]:
         """From losses that are on their way, and the numbers after what is queued."""
@@ -399,9 +414,9 @@ class Archive:
         self._release(begun)
 
     def _release(self, begun: _Begun | None) -> None:
-        copy = begun.ready.result() if begun is not None and begun.ready.wait() else None
+        copy = begun.ready.result().copy if begun is not None and begun.ready.wait() else None
         if copy is not None and self._courier is not None:
-            self._courier.release(copy.held)
+            self._courier.release(copy)
 
     def _finish(self, job: Callable[[], None]) -> bool:
         """Do a job; whether it was done. If not, the iterate was not recorded."""

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim.swa_utils import update_bn
 
+from equipoise.conversion.protocol import Params
 from equipoise.errors import require
 from equipoise.train import sharded
 
@@ -25,6 +26,7 @@ class Recorded:
         self.model = model
         self.chosen = names is not None
         self._found: tuple[list[tuple[int, bool]], dict[str, Tensor]] | None = None
+        self._places: list[tuple[Mapping[str, Tensor | None], str, Tensor]] = []
         sharded.check_model(model)
         sharded.reshard(model)
         known = dict(model.named_parameters())
@@ -52,8 +54,17 @@ class Recorded:
         # A step cannot afford named_parameters(), which makes a name for everything there is.
         marks = _marks(self.model)
         if self._found is None or self._found[0] != marks:
-            self._found = marks, self._look_up()
+            found = self._look_up()
+            at = [name.rpartition(".") for name in found]
+            modules = [(self.model.get_submodule(path)._parameters, key) for path, _, key in at]
+            self._places = [(*place, p) for place, p in zip(modules, found.values(), strict=True)]
+            self._found = marks, found
         return self._found[1]
+
+    def still(self, found: Params) -> bool:
+        """Whether what a call gave is in the model: sooner told than by another call, which sees new ones too."""
+        known = self._found
+        return known is not None and found is known[1] and all(place.get(key) is p for place, key, p in self._places)
 
     def _look_up(self) -> dict[str, Tensor]:
         known = dict(self.model.named_parameters())
