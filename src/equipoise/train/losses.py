@@ -23,6 +23,8 @@ def stack_losses(losses: Losses, names: tuple[str, ...] | None, m: int, device: 
         ValueError: For other names or another shape than the preference has, for what is not
             floating-point, and for another device than the weights'.
     """
+    if isinstance(losses, Tensor) and losses.shape == (m,) and losses.is_floating_point() and losses.device == device:
+        return losses  # as it should be in every step
     if isinstance(losses, Mapping):
         rule = "losses must be a tensor (m,) or a list unless MultiObjective was given their names="
         require(names is not None, rule, lambda: sorted(losses))

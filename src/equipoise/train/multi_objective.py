@@ -236,7 +236,8 @@ class MultiObjective:
                 return scalar
             call = self._pending.add(seen.values, seen.counts, rows, ahead)
             self._chosen = chosen
-        scalar.register_hook(partial(_differentiated, self, self._pending, call, on_host))  # type: ignore[no-untyped-call]
+        assert scalar.grad_fn is not None  # noqa: S101
+        scalar.grad_fn.register_prehook(partial(_differentiated, self, self._pending, call, on_host))
         return scalar
 
     def record(self, losses: Losses, counts: Counts | None = None) -> None:
@@ -735,7 +736,7 @@ def _differentiated(
     pending: Pending,
     call: Call,
     on_host: Arriving | None,
-    gradient: Tensor,  # noqa: ARG001
+    gradients: tuple[Tensor, ...],  # noqa: ARG001
 ) -> None:
     first = pending.differentiated(call, run._cleared)
     if first and pending is run._pending and on_host is not None and not run._closed:
