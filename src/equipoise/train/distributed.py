@@ -27,11 +27,8 @@ class Seen(NamedTuple):
     """n, the samples of each objective over all ranks, (m,); None where nothing was counted."""
     share: Tensor | None
     """R·n_local/n, what this rank's losses count for when R ranks average their gradients, (m,); None is 1."""
-
-    @property
-    def mask(self) -> Tensor | None:
-        """Which objectives are present, (m,); None for all."""
-        return None if self.counts is None else self.counts > 0
+    mask: Tensor | None
+    """Which objectives are present, (m,); None for all."""
 
 
 def _ranks(group: Group) -> int:
@@ -57,18 +54,21 @@ def mean_losses(values: Tensor, counts: Tensor | None, group: Group) -> Seen:
         group: The processes.
     """
     R = _ranks(group)
-    local = values if counts is None else torch.where(counts > 0, values, 0.0)
+    here = None if counts is None else counts > 0
+    local = values if here is None else torch.where(here, values, 0.0)
     if R == 1:
-        return Seen(local, counts, None)
+        return Seen(local, counts, None, here)
     n = torch.ones_like(values) if counts is None else counts
     sums = torch.cat([local * n, n]).to(working_dtype(values))
     dist.all_reduce(sums, group=group)
     total, samples = sums.chunk(2)
-    mean = torch.where(samples > 0, total / torch.where(samples > 0, samples, 1.0), 0.0).to(values)
+    present = samples > 0
+    divisor = torch.where(present, samples, 1.0)
+    mean = torch.where(present, total / divisor, 0.0).to(values)
     if counts is None:
-        return Seen(mean, None, None)
-    share = torch.where(samples > 0, R * n / torch.where(samples > 0, samples, 1.0), 0.0)
-    return Seen(mean, samples.to(values), share.to(values))
+        return Seen(mean, None, None, None)
+    share = torch.where(present, R * n / divisor, 0.0)
+    return Seen(mean, samples.to(values), share.to(values), present)
 
 
 def mean_rows(rows: Tensor, seen: Seen, group: Group) -> Tensor:
