@@ -224,19 +224,22 @@ class Archive:
         self._like = {n: torch.empty_like(p, dtype=record_dtype(p), device="meta") for n, p in params.items()}
         self._shapes = {name: p.shape for name, p in self._like.items()}
         self._numbers = _bare(conversion.init({"nothing": losses.new_zeros(())}, losses))
+        self._courier: Courier | None = None
         self._begun: _Begun | None = None
         self._queued: _Queued | None = None
         self._lost = False
         """Whether what was begun is to follow an iterate that could not be recorded."""
         self._carried: torch.cuda.Event | None = None
         """When the device has done what another thread gave it."""
+        self._failure: Exception | None = None
+        """What went wrong with the last plan in another thread."""
         self._set_out(losses.device, courier, clerk)
 
     def poll(self) -> None:
         """Raise what went wrong meanwhile, and what is wrong with the slots."""
         self.slots.check()
         queued = self._queued
-        if queued is not None and queued.job.done():
+        if self._failure is not None or (queued is not None and queued.job.done()):
             self._catch_up()
 
     def begin(self, params: Live, losses: Tensor, on_host: Arriving) -> Sequence[Later[Any]]:
@@ -246,11 +249,8 @@ class Archive:
         earlier, stream = self._begun, _stream(self._device)
         if earlier is not None:
             earlier.ready.wait()  # the thread looks at the same things until then
-        if self._courier.ahead:
-            now = None if stream is None else stream.record_event()
-            ready = Later(partial(self._copy_ahead, params, earlier, now))
-        else:
-            ready = Later(partial(self._clear, params, stream))
+        work = partial(self._copy_ahead, params, earlier) if self._courier.ahead else partial(self._clear, params)
+        ready = Later(partial(work, stream))
         plan = self._new_plan(on_host)
         self._begun, self._lost = _Begun(params, losses, ready, plan), False
         return ready, plan
@@ -284,7 +284,7 @@ class Archive:
     def settle(self) -> None:
         """Wait until the last plan was carried out."""
         if self._begun is not None:
-            self._begun.plan.wait()
+            self._begun.plan.wait()  # the thread looks at the same things until then
         self._catch_up()
 
     def output(self) -> dict[str, Tensor]:
@@ -329,9 +329,13 @@ class Archive:
         self._set_out(device, courier, clerk)
 
     def close(self) -> None:
-        """Let go of the slots' place; they stay readable."""
-        self.settle()
-        self.slots.close()
+        """Let go of the slots' place, and of the memory for copies on their way; the slots stay readable."""
+        try:
+            self.settle()
+        finally:
+            self._drop()
+            self._courier = None
+            self.slots.close()
 
     def _set_out(self, device: torch.device, courier: Courier | None, clerk: Clerk | None) -> None:
         """Record parameters of this device from now on."""
@@ -348,31 +352,36 @@ class Archive:
         self._check(live)
         return live
 
-    def _copy_ahead(self, params: Live, earlier: _Begun | None, after: torch.cuda.Event | None) -> _Ready:
+    def _copy_ahead(self, params: Live, earlier: _Begun | None, stream: torch.cuda.Stream | None) -> _Ready:
         """Begin to copy θ, in another thread.
 
         Args:
             params: θ.
             earlier: An iterate that was begun, and not recorded.
-            after: What the copy waits for.
+            stream: That of the training.
         """
         assert self._courier is not None  # noqa: S101
         self._release(earlier)
         live = self._looked_at(params)
         marks = _marks(live)
-        return _Ready(live, self._courier.hold(live, after), marks)
+        # In this order: whatever the marks know of was given to the stream before, and the copy waits for it.
+        written = None if stream is None else stream.record_event()
+        return _Ready(live, self._courier.hold(live, written), marks)
 
     def _clear(self, params: Live, stream: torch.cuda.Stream | None) -> _Ready:
         """Have the last plan carried out, in another thread, on the stream of the training."""
         with nullcontext() if stream is None else torch.cuda.stream(stream):
-            self._catch_up()
+            try:
+                self._catch_up()
+            except Exception as error:  # for the training, whatever becomes of what was begun
+                self._failure = error
             self._carried = None if stream is None else stream.record_event()
         return _Ready(self._looked_at(params), None, [])
 
     def _held(self, begun: _Begun | None, params: Callable[[], Params]) -> Held:
         """The copy that was made ahead if θ is still the same; else one that is made now."""
         assert self._courier is not None  # noqa: S101
-        if begun is None:
+        if begun is None or not begun.ready.wait():  # what the thread stumbled over may be over
             return self._courier.hold(self._looked_at(params))
         ready = begun.ready.result()
         live = ready.live if begun.params.still(ready.live) else self._looked_at(params)
@@ -394,6 +403,9 @@ class Archive:
 
     def _catch_up(self) -> None:
         """Have done what is queued."""
+        failure, self._failure = self._failure, None
+        if failure is not None:
+            raise failure
         carried, self._carried = self._carried, None
         if carried is not None:
             torch.cuda.current_stream(self._device).wait_event(carried)

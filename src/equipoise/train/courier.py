@@ -33,8 +33,8 @@ class Held(NamedTuple):
 
     params: dict[str, Tensor]
     copied: torch.cuda.Event | None
-    packs: tuple[_Pack, ...] = ()
-    """Those of it that travel together."""
+    packs: tuple[tuple[_Pack, _Pack], ...] = ()
+    """Those of it that travel together: where they set out, and where they arrive."""
     sources: tuple[Tensor, ...] = ()
     """Kept, so that their memory is not used for something else while it is read."""
 
@@ -42,8 +42,8 @@ class Held(NamedTuple):
         """The copy, once it is there."""
         if self.copied is not None:
             self.copied.synchronize()
-        for pack in self.packs:
-            _copy({name: self.params[name] for name in pack.parts}, pack.parts)
+        for _, there in self.packs:
+            _copy({name: self.params[name] for name in there.parts}, there.parts)
         return self.params
 
 
@@ -141,42 +141,43 @@ class ToHost:
         self._device = device
         self._side = torch.cuda.Stream(device) if self._cuda else None  # type: ignore[no-untyped-call]
         self._free: list[Held] = []
-        self._packs: tuple[_Pack, ...] | None = None
+        self._kinds: list[torch.dtype] = []
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="equipoise-store")
 
     def hold(self, params: Params, after: torch.cuda.Event | None = None) -> Held:
         """A copy on the host, on its way."""
-        if self._packs is None:
-            self._packs = tuple(_Pack(group, self._device) for group in _small(params))
-        to = self._free.pop() if self._free else self._memory(params)
+        kinds = [p.dtype for p in params.values()]
+        if kinds != self._kinds:  # other memory is needed
+            self._kinds, self._free = kinds, []
         sources = tuple(p.detach() for p in params.values())
         if self._side is None:
-            self._send(params, to)
-            return to._replace(sources=sources)
+            return self._send(params)._replace(sources=sources)
         if after is None:
             self._side.wait_stream(torch.cuda.current_stream(self._device))
         else:
             self._side.wait_event(after)
-        with torch.cuda.stream(self._side):
-            self._send(params, to)
+        with torch.cuda.stream(self._side):  # the memory of packs, too, is this stream's
+            to = self._send(params)
             copied = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]  # a thread waits for it asleep
             copied.record(self._side)
         return to._replace(copied=copied, sources=sources)
+
+    def _send(self, params: Params) -> Held:
+        to = self._free.pop() if self._free else self._memory(params)
+        large = dict(to.params)
+        for here, there in to.packs:
+            _copy(here.parts, params)
+            there.whole.copy_(here.whole, non_blocking=self._cuda)
+            large = {name: t for name, t in large.items() if name not in here.parts}
+        _copy(large, params, non_blocking=self._cuda)
+        return to
 
     def _memory(self, params: Params) -> Held:
         """For one copy, in the dtype of θ, so that nothing is converted, and put down, on the device."""
         cpu = torch.device("cpu")
         given = Given({n: torch.empty_like(p, device=cpu, pin_memory=self._cuda) for n, p in params.items()})
-        return Held(given, None, tuple(_Pack(group, cpu, pinned=self._cuda) for group in _small(params)))
-
-    def _send(self, params: Params, to: Held) -> None:
-        assert self._packs is not None  # noqa: S101
-        large = dict(to.params)
-        for here, there in zip(self._packs, to.packs, strict=True):
-            _copy(here.parts, params)
-            there.whole.copy_(here.whole, non_blocking=self._cuda)
-            large = {name: t for name, t in large.items() if name not in here.parts}
-        _copy(large, params, non_blocking=self._cuda)
+        packs = [(_Pack(group, self._device), _Pack(group, cpu, pinned=self._cuda)) for group in _small(params)]
+        return Held(given, None, tuple(packs))
 
     def guard(self, held: Held) -> None:
         """The stream waits for it."""
@@ -188,8 +189,9 @@ class ToHost:
         return self._thread.submit(_on_device, self._device, job)
 
     def release(self, held: Held) -> None:
-        """Its memory is free for the next."""
-        self._free.append(held._replace(copied=None, sources=()))
+        """Its memory is free for the next, if that is of the same kind."""
+        if [t.dtype for t in held.params.values()] == self._kinds:
+            self._free.append(held._replace(copied=None, sources=()))
 
 
 def _on_device(device: torch.device, job: Callable[[], None]) -> None:

@@ -169,7 +169,9 @@ class OnDisk:
             file.write(header)
             digest.update(header)
             for name, tensor in tensors:
-                plain = tensor.detach().to("cpu", self._dtypes[name]).contiguous().flatten()
+                plain = tensor.detach().to("cpu", self._dtypes[name]).flatten()
+                if plain.stride() != (1,):  # that of an expanded number counts as contiguous
+                    plain = plain.clone(memory_format=torch.contiguous_format)
                 data = plain.view(torch.uint8).numpy().data
                 file.write(data)
                 digest.update(data)

@@ -60,6 +60,12 @@ class Clerk:
         self._device = device
         self._thread: ThreadPoolExecutor | None = None
 
+    def rest(self) -> None:
+        """End the thread, once it has done its work; more work begins another."""
+        thread, self._thread = self._thread, None
+        if thread is not None:
+            thread.shutdown(wait=False)
+
     def take(self, works: Sequence[Later[Any]]) -> None:
         """Run these, one after the other."""
         if self._thread is None:

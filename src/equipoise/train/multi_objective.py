@@ -3,7 +3,7 @@
 import os
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import fields, is_dataclass
 from functools import partial
 from typing import Any, Literal, NamedTuple
@@ -165,9 +165,9 @@ class MultiObjective:
         self._skips = on_nonfinite == "skip"
         self._check, self._store = check, store
         self.preference = w.to(self._dtype)
+        self._knows, self._looks_ahead = _foresees(weighting, w), _looks_ahead(weighting, w)
         self._set_out(next(iter(start.values())).device)
         self._floor = Floor(self._labels, floor(weighting, w))
-        self._looks_ahead = _looks_ahead(weighting, w)
         self._accumulates = self._closed = False
         self._compared: Literal["", "training", "given"] = ""
         self._statistics: dict[str, Tensor] = {}
@@ -217,7 +217,7 @@ class MultiObjective:
         self._watch.settle()
         self._record.poll()
         with self._exactly():
-            values = f.detach().to(self._dtype)
+            values = f.detach().to(self._dtype, copy=self._clerk is None)  # whatever becomes of the losses later
             seen = mean_losses(values, stack_counts(counts, self.names, values), self._group)
             if self._skips and not sound(seen.values):
                 return self._skip()
@@ -277,7 +277,11 @@ class MultiObjective:
             detach(self._optimizer)
         self._optimizer = None
         self.discard()
-        self._record.close()
+        try:
+            self._record.close()
+        finally:
+            if self._clerk is not None:
+                self._clerk.rest()
 
     # The answer -------------------------------------------------------------------------------
 
@@ -325,7 +329,10 @@ class MultiObjective:
 
     @property
     def recorded(self) -> int:
-        """Iterates recorded; before the first, the solution is where the run began."""
+        """Iterates recorded; before the first, the solution is where the run began.
+
+        One that a store could not take is counted until that is known, which may be one step late.
+        """
         return self._record.recorded
 
     @property
@@ -464,8 +471,8 @@ class MultiObjective:
         self._device, self._casts = device, torch.amp.is_autocast_available(device.type)
         self.preference = self.preference.to(device)
         self._clerk = Clerk(device) if apart(device) else None
-        early = self._clerk is not None and _foresees(self.weighting, self.preference)
-        self._early = early and not _is_far(self.weighting)  # the thread would wait for it in every step
+        # A thread would wait in every step for what is far.
+        self._early = self._clerk is not None and self._knows and not _is_far(self.weighting)
         self._home = torch.device("cpu") if self._early else device
         self._w = self.preference.to(self._home)
         self._watch, self._replayed = self._new_watch(), self._new_replay()
@@ -502,14 +509,17 @@ class MultiObjective:
             assert not isinstance(opening, Later)  # noqa: S101
             return opening or (self._state.coefficients, self._state.weighting), rows, None
         ahead = self._update(self._state, Mean(seen.values, seen.mask, rows, None))
-        return ahead, rows, ahead
+        if seen.mask is None or not self._knows:
+            return ahead, rows, ahead
+        # Calls of a closure that come later may have objectives that this one has not.
+        return (self._foreseen(self._state), ahead[1]), rows, ahead
 
     def _foreseen(self, state: _Committed) -> Tensor:
         """The coefficients of the next step, (m,), ready to travel."""
         c = self.weighting.foreseen(state.weighting, self._w)
         assert c is not None  # noqa: S101
         c = c.to(self._dtype)
-        return c.pin_memory() if self._device.type == "cuda" else c
+        return c.pin_memory() if self._early and self._device.type == "cuda" else c
 
     def _advance(self, on_host: Arriving, skipped: Fetched | None) -> Later[_Advanced]:
         """What becomes of a step with these losses, unless the device skips it; still to be run."""
@@ -681,7 +691,8 @@ class MultiObjective:
     def _exactly(self) -> AbstractContextManager[None]:
         """Without graphs, and in the precision that things are in."""
         kind = self._device.type
-        return _uncast(kind) if self._casts and torch.is_autocast_enabled(kind) else torch.no_grad()
+        mixed = self._casts and torch.is_autocast_enabled(kind)
+        return _plainly(kind, mixed=mixed) if mixed or torch.is_inference_mode_enabled() else torch.no_grad()
 
     def _settle(self) -> None:
         """Catch up with what was put off."""
@@ -708,8 +719,10 @@ def _looks_ahead(weighting: Any, preference: Tensor) -> bool:  # noqa: ANN401
 
 
 @contextmanager
-def _uncast(kind: str) -> Iterator[None]:
-    with torch.no_grad(), torch.autocast(kind, enabled=False):
+def _plainly(kind: str, *, mixed: bool) -> Iterator[None]:
+    # What is made in inference mode cannot be written to outside of it, and modes are a thread's own.
+    uncast = torch.autocast(kind, enabled=False) if mixed else nullcontext()
+    with torch.inference_mode(mode=False), torch.no_grad(), uncast:
         yield
 
 
@@ -738,6 +751,7 @@ def _differentiated(
     on_host: Arriving | None,
     gradients: tuple[Tensor, ...],  # noqa: ARG001
 ) -> None:
-    first = pending.differentiated(call, run._cleared)
-    if first and pending is run._pending and on_host is not None and not run._closed:
+    if pending is not run._pending:
+        return  # discarded, or of a run that was closed
+    if pending.differentiated(call, run._cleared) and on_host is not None:
         run._foresee(call, on_host)

@@ -26,7 +26,7 @@ class Recorded:
         self.model = model
         self.chosen = names is not None
         self._found: tuple[list[tuple[int, bool]], dict[str, Tensor]] | None = None
-        self._places: list[tuple[Mapping[str, Tensor | None], str, Tensor]] = []
+        self._links: list[tuple[Mapping[str, object], str, object]] = []
         sharded.check_model(model)
         sharded.reshard(model)
         known = dict(model.named_parameters())
@@ -55,16 +55,14 @@ class Recorded:
         marks = _marks(self.model)
         if self._found is None or self._found[0] != marks:
             found = self._look_up()
-            at = [name.rpartition(".") for name in found]
-            modules = [(self.model.get_submodule(path)._parameters, key) for path, _, key in at]
-            self._places = [(*place, p) for place, p in zip(modules, found.values(), strict=True)]
+            self._links = _links(self.model, found)
             self._found = marks, found
         return self._found[1]
 
     def still(self, found: Params) -> bool:
         """Whether what a call gave is in the model: sooner told than by another call, which sees new ones too."""
-        known = self._found
-        return known is not None and found is known[1] and all(place.get(key) is p for place, key, p in self._places)
+        known, links = self._found, self._links
+        return known is not None and found is known[1] and all(held.get(key) is it for held, key, it in links)
 
     def _look_up(self) -> dict[str, Tensor]:
         known = dict(self.model.named_parameters())
@@ -82,6 +80,21 @@ class Recorded:
         first = {id(p): name for name, p in self().items()}
         every = self.model.named_parameters(remove_duplicate=False)
         return {name: first[id(p)] for name, p in every if id(p) in first and first[id(p)] != name}
+
+
+def _links(model: nn.Module, found: Params) -> list[tuple[Mapping[str, object], str, object]]:
+    """What leads from the model to these parameters: where something is held, by which name, and what it is."""
+    links: dict[tuple[int, str], tuple[Mapping[str, object], str, object]] = {}
+    for name, p in found.items():
+        module, (*path, last) = model, name.split(".")
+        for part in path:
+            child = module._modules.get(part)
+            if child is None:
+                return [({}, name, p)]  # names of the model's own making lead nowhere
+            links[id(module), part] = module._modules, part, child
+            module = child
+        links[id(module), last] = module._parameters, last, p
+    return list(links.values())
 
 
 def _marks(model: nn.Module) -> list[tuple[int, bool]]:
