@@ -5,7 +5,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-__all__ = ["Fetched", "apart", "fetch"]
+__all__ = ["Fetched", "apart", "done", "fetch"]
 
 
 class Fetched(NamedTuple):
@@ -28,17 +28,21 @@ def fetch(tensor: Tensor) -> Fetched:
     tensor = tensor.detach()
     if tensor.device.type == "cpu":
         return Fetched(tensor.clone(), None)
-    if tensor.device.type == "cuda":
-        host = torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu", pin_memory=True)
-        host.copy_(tensor, non_blocking=True)
-        copied = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]  # whoever waits sleeps
-        copied.record(torch.cuda.current_stream(tensor.device))
-        return Fetched(host, copied)
-    host = torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu")
+    cuda = tensor.device.type == "cuda"
+    host = torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu", pin_memory=cuda)
     host.copy_(tensor, non_blocking=True)
+    if cuda:
+        return Fetched(host, done(torch.cuda.current_stream(tensor.device)))
     arrived = torch.Event(tensor.device)
     arrived.record()
     return Fetched(host, arrived)
+
+
+def done(stream: torch.cuda.Stream) -> torch.cuda.Event:
+    """When the stream has done what it was given so far; a thread that waits for it sleeps."""
+    event = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]
+    event.record(stream)
+    return event
 
 
 def apart(device: torch.device) -> bool:

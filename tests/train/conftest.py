@@ -66,7 +66,8 @@ def beside_the_host(monkeypatch) -> Callable[[], AbstractContextManager[None]]:
     @contextmanager
     def beside_the_host() -> Iterator[None]:
         with monkeypatch.context() as patched:
-            patched.setattr("equipoise.train.multi_objective.apart", lambda device: device.type != "meta")
+            for module in ("multi_objective", "foresight"):
+                patched.setattr(f"equipoise.train.{module}.apart", lambda device: device.type != "meta")
             yield
 
     return beside_the_host

@@ -17,6 +17,7 @@ __all__ = [
     "check_record",
     "enter",
     "entry",
+    "marks",
     "mixed",
     "record_dtype",
     "recordable",
@@ -155,6 +156,11 @@ def mixed(old: Tensor, new: Tensor, mix: Tensor) -> Tensor:
 def record_dtype(tensor: Tensor) -> torch.dtype:
     """At least float32 for what is averaged; what cannot be averaged keeps its dtype."""
     return torch.promote_types(tensor.dtype, torch.float32) if tensor.is_floating_point() else tensor.dtype
+
+
+def marks(params: Params) -> list[tuple[int, int]]:
+    """What changes when a parameter is written to (unless through `.data`) or put elsewhere."""
+    return [(p.data_ptr(), p._version) for p in params.values()]
 
 
 def snapshot(tensor: Tensor) -> Tensor:

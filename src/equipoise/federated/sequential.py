@@ -6,7 +6,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from equipoise.conversion.protocol import Params
+from equipoise.conversion.protocol import Params, marks
 from equipoise.federated.local import (
     TEST_BATCH,
     BatchNorm,
@@ -169,12 +169,12 @@ class Sequential:
         self.module.load_state_dict({**params, **buffers})
         self.module.train(self.normalizes and self.batch_norm == "batch")
         if self.normalizes and self.batch_norm == "recalibrated":
-            marks = [(t.data_ptr(), t._version) for t in params.values()]
+            seen = marks(params)
             known = self._calibrated.get(seed)
-            if known is None or known.marks != marks:
+            if known is None or known.marks != seen:
                 self._recalibrate(seed)
                 found = {name: b.clone() for name, b in self.module.named_buffers()}
-                self._calibrated[seed] = known = _Calibrated(marks, params, found)
+                self._calibrated[seed] = known = _Calibrated(seen, params, found)
             self.module.load_state_dict({**params, **known.buffers})
 
     def _recalibrate(self, seed: int) -> None:

@@ -146,7 +146,7 @@ class Server:
             self.record = how.update(self.learned, losses, self.record, mask=mask)
             return
         plan, record = how.plan(losses, how.grown(self.record), mask)
-        numbers = Numbers(*(number.item() for number in plan))  # type: ignore[arg-type]
+        numbers = Numbers.of(plan)
         slots, number = record.slots, record.ledger.weights.shape[-1]
         views = [{name: held[j] for name, held in slots.items()} for j in range(number)]
         carry_out(numbers, self.learned, InMemory(views, follows=True))

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from equipoise.conversion import Adaptive, AdaptiveState, Average, Conversion, Last
-from equipoise.conversion.protocol import Params, check_record, record_dtype
+from equipoise.conversion.protocol import Params, check_record, marks, record_dtype
 from equipoise.conversion.store import mean_of, shares
 from equipoise.errors import StoreError
 from equipoise.state import flatten, unflatten
@@ -94,7 +94,7 @@ class Record(Protocol):
         """Take a state's numbers and copies over."""
         ...
 
-    def to(self, device: torch.device, courier: Courier | None, clerk: Clerk | None = None) -> None:
+    def to(self, device: torch.device, courier: Courier | None, clerk: Clerk | None) -> None:
         """Go on with parameters on another device, by this courier and this clerk if they are needed."""
         ...
 
@@ -153,7 +153,7 @@ class Direct:
         for name, tensor in flatten(self._state).items():
             tensor.copy_(found[name])
 
-    def to(self, device: torch.device, courier: Courier | None, clerk: Clerk | None = None) -> None:  # noqa: ARG002
+    def to(self, device: torch.device, courier: Courier | None, clerk: Clerk | None) -> None:  # noqa: ARG002
         """Move all."""
         self._state = _moved(self._state, device)
 
@@ -259,8 +259,7 @@ class Archive:
         """Enter one iterate; the slots have it now, or by the next time."""
         self.slots.check()
         if self._courier is None:
-            live = params()
-            self._check(live)
+            live = self._looked_at(params)
             plan = _planned(self.conversion, losses, self._numbers, mask)
             self.recorded += 1
             if self._finish(partial(carry_out, plan.plan, live, self.slots)):
@@ -321,7 +320,7 @@ class Archive:
         found = {name: tensor.to(held[name], copy=True) for name, tensor in flatten(_bare(state)).items()}
         self._numbers = unflatten(found, self._numbers)
 
-    def to(self, device: torch.device, courier: Courier | None, clerk: Clerk | None = None) -> None:
+    def to(self, device: torch.device, courier: Courier | None, clerk: Clerk | None) -> None:
         """Move the numbers, and the slots if they are on the device of the parameters."""
         self.settle()
         self._drop()
@@ -343,13 +342,11 @@ class Archive:
         self._clerk = Clerk(device) if clerk is None else clerk
         self._numbers = _moved(self._numbers, device if courier is None else torch.device("cpu"))
 
-    def _check(self, params: Params) -> None:
-        if {name: p.shape for name, p in params.items()} != self._shapes:
-            check_record(params, self._like, 0, slots=False)
-
     def _looked_at(self, params: Callable[[], Params]) -> Params:
+        """θ, if it is still of the names and shapes of the start."""
         live = params()
-        self._check(live)
+        if {name: p.shape for name, p in live.items()} != self._shapes:
+            check_record(live, self._like, 0, slots=False)
         return live
 
     def _copy_ahead(self, params: Live, earlier: _Begun | None, stream: torch.cuda.Stream | None) -> _Ready:
@@ -363,10 +360,10 @@ class Archive:
         assert self._courier is not None  # noqa: S101
         self._release(earlier)
         live = self._looked_at(params)
-        marks = _marks(live)
+        seen = marks(live)
         # In this order: whatever the marks know of was given to the stream before, and the copy waits for it.
         written = None if stream is None else stream.record_event()
-        return _Ready(live, self._courier.hold(live, written), marks)
+        return _Ready(live, self._courier.hold(live, written), seen)
 
     def _clear(self, params: Live, stream: torch.cuda.Stream | None) -> _Ready:
         """Have the last plan carried out, in another thread, on the stream of the training."""
@@ -386,7 +383,7 @@ class Archive:
         ready = begun.ready.result()
         live = ready.live if begun.params.still(ready.live) else self._looked_at(params)
         if ready.copy is not None:
-            if ready.marks == _marks(live):
+            if ready.marks == marks(live):
                 return ready.copy
             self._courier.release(ready.copy)
         return self._courier.hold(live)
@@ -464,16 +461,11 @@ def _moved(state: Any, device: torch.device) -> Any:  # noqa: ANN401
 
 def _planned(conversion: Planned, losses: Tensor, before: Any, mask: Tensor | None) -> _Plan:  # noqa: ANN401
     plan, after = conversion.plan(losses, before, mask)
-    return _Plan(Numbers(*(number.item() for number in plan)), after)  # type: ignore[arg-type]
+    return _Plan(Numbers.of(plan), after)
 
 
 def _carry_out_late(plan: Later[_Plan], held: Held, slots: Slots) -> None:
     carry_out(plan.result().plan, held.wait(), slots)
-
-
-def _marks(params: Params) -> list[tuple[int, int]]:
-    """What changes when a parameter is written to (unless through `.data`) or put elsewhere."""
-    return [(p.data_ptr(), p._version) for p in params.values()]
 
 
 def _stream(device: torch.device) -> torch.cuda.Stream | None:

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from equipoise.conversion.protocol import Params, record_dtype
+from equipoise.host import done
 from equipoise.train.later import enter
 from equipoise.train.slots import Given
 
@@ -158,9 +159,7 @@ class ToHost:
             self._side.wait_event(after)
         with torch.cuda.stream(self._side):  # the memory of packs, too, is this stream's
             to = self._send(params)
-            copied = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]  # a thread waits for it asleep
-            copied.record(self._side)
-        return to._replace(copied=copied, sources=sources)
+        return to._replace(copied=done(self._side), sources=sources)
 
     def _send(self, params: Params) -> Held:
         to = self._free.pop() if self._free else self._memory(params)

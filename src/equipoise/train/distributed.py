@@ -77,8 +77,8 @@ def mean_rows(rows: Tensor, seen: Seen, group: Group) -> Tensor:
     if seen.counts is None and R == 1:
         return rows
     weight = torch.ones_like(rows[:, :1]) if seen.share is None else seen.share.to(rows).unsqueeze(-1)
-    if seen.share is None and seen.counts is not None:
-        weight = (seen.counts > 0).to(rows).unsqueeze(-1)
+    if seen.share is None and seen.mask is not None:
+        weight = seen.mask.to(rows).unsqueeze(-1)
     rows = torch.where(weight > 0, rows * weight, 0.0)
     if R > 1:
         dist.all_reduce(rows, group=group)

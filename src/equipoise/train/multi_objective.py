@@ -4,7 +4,6 @@ import os
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import fields, is_dataclass
 from functools import partial
 from typing import Any, Literal, NamedTuple
 
@@ -22,6 +21,7 @@ from equipoise.train import arguments, recorded, sharded
 from equipoise.train.checkpoint import check_configuration, check_tensors, describe
 from equipoise.train.distributed import Group, Seen, everywhere, mean_losses, mean_rows
 from equipoise.train.finite import Floor, Watch, sound
+from equipoise.train.foresight import foresees, is_far, looks_ahead
 from equipoise.train.gradients import jacobian_rows, row_dtype, steered
 from equipoise.train.later import Arriving, Clerk, Later, arriving
 from equipoise.train.losses import Counts, Losses, check_graph, stack_counts, stack_losses
@@ -164,9 +164,11 @@ class MultiObjective:
         self._dtype = torch.promote_types(floats[0], torch.float32) if floats else torch.float32
         self._skips = on_nonfinite == "skip"
         self._check, self._store = check, store
-        self.preference = w.to(self._dtype)
-        self._knows, self._looks_ahead = _foresees(weighting, w), _looks_ahead(weighting, w)
-        self._set_out(next(iter(start.values())).device)
+        device = next(iter(start.values())).device
+        self.preference = w.to(device, self._dtype)
+        self._knows = foresees(weighting, self.preference)
+        self._looks_ahead = looks_ahead(weighting, self.preference)
+        self._set_out(device)
         self._floor = Floor(self._labels, floor(weighting, w))
         self._accumulates = self._closed = False
         self._compared: Literal["", "training", "given"] = ""
@@ -472,7 +474,7 @@ class MultiObjective:
         self.preference = self.preference.to(device)
         self._clerk = Clerk(device) if apart(device) else None
         # A thread would wait in every step for what is far.
-        self._early = self._clerk is not None and self._knows and not _is_far(self.weighting)
+        self._early = self._clerk is not None and self._knows and not is_far(self.weighting)
         self._home = torch.device("cpu") if self._early else device
         self._w = self.preference.to(self._home)
         self._watch, self._replayed = self._new_watch(), self._new_replay()
@@ -712,36 +714,12 @@ class MultiObjective:
         return Watch(self._labels, self._check)
 
 
-def _looks_ahead(weighting: Any, preference: Tensor) -> bool:  # noqa: ANN401
-    """Whether the coefficients of a step depend on the losses of that step; a wrapper is as what it wraps."""
-    inner = getattr(weighting, "inner", None)
-    return not _foresees(weighting, preference) if inner is None else _looks_ahead(inner, preference)
-
-
 @contextmanager
 def _plainly(kind: str, *, mixed: bool) -> Iterator[None]:
     # What is made in inference mode cannot be written to outside of it, and modes are a thread's own.
     uncast = torch.autocast(kind, enabled=False) if mixed else nullcontext()
     with torch.inference_mode(mode=False), torch.no_grad(), uncast:
         yield
-
-
-def _foresees(weighting: Any, preference: Tensor) -> bool:  # noqa: ANN401
-    """Whether the coefficients of a step are known before its losses."""
-    if weighting.needs or getattr(weighting, "foreseen", None) is None:
-        return False
-    # One that updates otherwise than the class that it inherits `foreseen` from has not said so.
-    line = type(weighting).__mro__
-    update, foreseen = (next(k for k, c in enumerate(line) if name in vars(c)) for name in ("update", "foreseen"))
-    w = preference.cpu()
-    return foreseen <= update and weighting.foreseen(weighting.init(torch.zeros_like(w)), w) is not None
-
-
-def _is_far(setting: object) -> bool:
-    """Whether it is a tensor on a device that works beside the host, or has one."""
-    if isinstance(setting, Tensor):
-        return apart(setting.device)
-    return is_dataclass(setting) and any(_is_far(getattr(setting, field.name)) for field in fields(setting))
 
 
 def _differentiated(

@@ -11,7 +11,7 @@ from typing import NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from equipoise.conversion.protocol import Params, record_dtype
+from equipoise.conversion.protocol import Params, Plan, record_dtype
 
 __all__ = ["Given", "InMemory", "Numbers", "Slots", "blend", "carry_out", "on_device", "on_host"]
 
@@ -24,6 +24,11 @@ class Numbers(NamedTuple):
     mix: float
     write: int
     gain: float
+
+    @classmethod
+    def of(cls, plan: Plan) -> "Numbers":
+        """A plan without batch shape; reads it on the host."""
+        return cls(*(number.item() for number in plan))  # type: ignore[arg-type]
 
 
 class Given(dict[str, Tensor]):
