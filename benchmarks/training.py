@@ -495,7 +495,7 @@ def deferred_error(task: Task) -> Row:
         message = str(error)
     after = mol.state_dict()["tensors"]
     changed = [k for k, tensor in before.items() if not torch.equal(tensor, after[k])]
-    value, note = float(("for 3 in step 21" not in message) + len(changed)), f"{message} {changed or ''}"
+    value, note = float(("for objective 3 in step 21" not in message) + len(changed)), f"{message} {changed or ''}"
     return Row(task.title, "spoilt by a NaN that is seen late", value, value, value, "", at_most=0.0, note=note)
 
 

@@ -659,7 +659,7 @@ class MultiObjective:
         if self._due() and not self._params.sharded:  # shards may be out of sight now
             works += self._record.begin(self._params, call.values, on_host)
         if isinstance(call.ahead, Later):
-            works.append(call.ahead)
+            works.insert(1, call.ahead)  # the next call waits for it; for the plan, only the step after it
         if works and self._clerk is not None:
             self._clerk.take(works)
 

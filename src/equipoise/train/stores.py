@@ -7,7 +7,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from equipoise.conversion import Adaptive, Conversion
+from equipoise.conversion import Conversion
 from equipoise.train.archive import Archive, Direct, Planned, Record, capacity
 from equipoise.train.courier import Aside, Courier, ToHost
 from equipoise.train.disk import OnDisk
@@ -38,7 +38,7 @@ def new_record(
         clerk: Who makes plans while the host does not wait for the device; None: the host may wait.
         on_error: What a store that cannot be written to does, see `Archive`.
     """
-    if not isinstance(conversion, Planned) or (store == "device" and not isinstance(conversion, Adaptive)):
+    if not isinstance(conversion, Planned):
         return Direct(conversion, params, losses)
     slots = _open_slots(store, params, capacity(conversion))
     courier = None if clerk is None else new_courier(store, losses.device)
