@@ -166,7 +166,7 @@ def test_what_the_groups_consist_of():
     assert names["table-ratio"] == [*paper.RATIOS, "AdaOMDeg-TCH, every round"]
     assert set(names["table-stch"]) == {"STCH", MOMENTUM, "AdaOMDeg-TCH", "AdaOMDgd-TCH"}
     assert len(names["table-preference"]) == 3 * (len(paper.PREFERENCES) + 2)
-    assert {one.task.loss for one in wanted("text")} == {"received"}
+    assert {one.task.loss for one in wanted("table-text")} == {"received"}
     assert {one.task.rounds for one in wanted("table-cifar", rounds=3)} == {3}
     # No new run: LS and TCH have an adaptive output.
     seen = {repr(one.job((0,)).spec(0)) for one in wanted("table-cifar")}
@@ -586,9 +586,9 @@ def test_the_tables_of_ratios_and_preferences(tmp_path: Path):
         "reproduce", "table-preference", "--methods", "AdaOMDgd-TCH", "--seeds", "0", "--out", tmp_path,
         "--markdown", file, "--json", tmp_path / "t.json",
     )  # fmt: skip
-    assert "| AdaOMDgd-TCH | 1 | 6.000±0.000 ✗ | 7.005±0.106 | 0.050±0.000 ✗ | 0.159±0.002 |" in file.read_text()
+    assert "| AdaOMDgd-TCH | 1 | 6.000 ✗ | 7.005±0.106 | 0.050 ✗ | 0.159±0.002 |" in file.read_text()
     assert "0 of 2 numbers within two of the paper's standard deviations" in output
-    assert "outside: AdaOMDgd-TCH, loss_hypervolume: 6.000±0.000, paper 7.005±0.106, -9.5 deviations" in output
+    assert "outside: AdaOMDgd-TCH, loss_hypervolume: 6.000, paper 7.005±0.106, -9.5 deviations" in output
     assert [record["metric"] for record in json.loads((tmp_path / "t.json").read_text())][:2] == [
         "loss_hypervolume",
         "accuracy_hypervolume",

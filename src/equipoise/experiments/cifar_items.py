@@ -120,7 +120,7 @@ def _sheet(title: str, compared: Sequence[Compared], heads: dict[str, str]) -> S
         for metric in heads:
             one = by_place[method, metric]
             digits = 2 if metric == "overall_accuracy" else 3
-            cells.append(f"{_score(one.ours, digits)} {MARKS[one.within]}")
+            cells.append(f"{one.ours.text(digits)} {MARKS[one.within]}")
             if printed[metric]:
                 cells.append(_printed(one, digits))
         lines.append(tuple(cells))
@@ -130,18 +130,14 @@ def _sheet(title: str, compared: Sequence[Compared], heads: dict[str, str]) -> S
 
 def _by_output(title: str, outputs: dict[str, dict[str, dict[str, Score]]], metric: str) -> Sheet:
     """Methods as rows; a metric of every output as columns."""
-    lines = [(method, *(_score(scores[metric], 3) for scores in of.values())) for method, of in outputs.items()]
+    lines = [(method, *(scores[metric].text(3) for scores in of.values())) for method, of in outputs.items()]
     return Sheet(title, ("method", *next(iter(outputs.values()))), tuple(lines))
-
-
-def _score(value: Score, digits: int) -> str:
-    return f"{value.mean:.{digits}f}±{value.std:.{digits}f}"
 
 
 def _printed(one: Compared, digits: int) -> str:
     if one.paper is None:
         return ""
-    return f"{one.paper:.{digits}f}" if one.std is None else _score(Score(one.paper, one.std), digits)
+    return f"{one.paper:.{digits}f}" if one.std is None else Score(one.paper, one.std).text(digits)
 
 
 def _verdict(page: Page, compared: Sequence[Compared]) -> None:
@@ -163,7 +159,7 @@ def _verdict(page: Page, compared: Sequence[Compared]) -> None:
         page.say(f"{count} of {len(claimed)} numbers within two of {whose} standard deviations{why}")
         page.list(
             [
-                f"outside: {one.method}, {one.metric}: {_score(one.ours, 3)}, paper {_printed(one, 3)}, "
+                f"outside: {one.method}, {one.metric}: {one.ours.text(3)}, paper {_printed(one, 3)}, "
                 f"{one.deviations:+.1f} deviations"
                 for one in outside
             ]

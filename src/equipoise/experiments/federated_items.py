@@ -1,6 +1,7 @@
 """What `equipoise reproduce` shows of the federated experiments: tables and figures of section 4.2 and appendix B.2."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 
 from matplotlib.figure import Figure
 from rich.table import Table
@@ -8,7 +9,7 @@ from rich.table import Table
 from equipoise.experiments import federated, federated_figures, figures, paper, plan
 from equipoise.experiments.computing import gather
 from equipoise.experiments.federated import EXACT_FERERO, METHODS, SEEDS
-from equipoise.experiments.federated_tables import METRICS, Entry, Metric, as_json, paired
+from equipoise.experiments.federated_tables import METRICS, OUTPUTS, Entry, Metric, as_json, paired, score
 from equipoise.experiments.paper import Score
 from equipoise.experiments.plan import CIFAR, TABLES, Wanted
 from equipoise.experiments.request import Item, Request, say, wrote
@@ -48,6 +49,7 @@ def items() -> dict[str, Item]:
         "table-evaluation-data": Item(
             "tab:ablation2", "appendix B.2", "Losses from mini-batches, all or held-out data", _table_evaluation, kept
         ),
+        "table-text": Item("-", "section 4.2", "Four methods with the settings of the text", _table_text, kept),
         "table-time": Item("tab:4", "appendix B.2", "Training time per round", _table_time, table),
         "table-digits": Item("-", "-", "Fifteen methods on digits: minutes, no download", _table_digits, table),
         "fig-federated": Item("fig:3", "section 4.2", "Accuracy and agnostic loss of all methods", _fig_all, figure),
@@ -114,6 +116,49 @@ def _table_evaluation(request: Request) -> None:
     _scores(page, "tab:ablation2", kept, bases, note)
 
 
+def _table_text(request: Request) -> None:
+    page = Page(request, "table-text", "CIFAR-10 with the settings of the paper's text")
+    rows = plan.wanted(page.name, "text", request.rounds)
+    kept = [one for one in rows if request.methods is None or one.row.name in request.methods]
+    found = gather(replace(request, preset="text"), page.name, kept)
+    for task, entries in _by_task(found):
+        title = f"ResNet18, {_described(task, entries, request)}"
+        page.show(_sheet(title, entries), _beside_paper(title, entries))
+        page.say("The paper's numbers are those of tab:3, which other settings have made: none is claimed.")
+        page.show(_every_output(entries))
+        page.show(_to_ls(entries))
+    say_absent(page, kept, {(entry.task, entry.row.name) for entry in found})
+    page.finish((result for entry in found for result in entry.results), as_json(found, "text"))
+
+
+def _every_output(rows: Sequence[Entry]) -> Sheet:
+    """All outputs of the same runs, and how well they fit the training samples."""
+    lines = []
+    for entry in rows:
+        for output in OUTPUTS:
+            scores = [entry.score(metric, output).text(_DIGITS[metric]) for metric in METRICS]
+            fit = entry.score("accuracy", output, "train").text(_DIGITS["accuracy"])
+            lines.append((entry.row.name, output, *scores, fit))
+    heads = ("method", "output", "accuracy ↑", "agnostic loss ↓", "parity ↓", "training")
+    return Sheet("every output of the same runs; training: accuracy on the training samples", heads, tuple(lines))
+
+
+def _to_ls(rows: Sequence[Entry]) -> Sheet:
+    """What methods report, less what LS does, on the seeds that both have."""
+    base = next((entry for entry in rows if entry.row.name == "LS"), None)
+    lines = []
+    for entry in rows:
+        if base is None or entry is base:
+            continue
+        a, b = entry.on(base.seeds), base.on(entry.seeds)
+        if a.seeds:
+            cells = [
+                score(a.values(metric) - b.values(metric)).text(_DIGITS[metric], signed=True) for metric in METRICS
+            ]
+            lines.append((entry.row.name, str(len(a.seeds)), *cells))
+    return Sheet("difference to LS on the same seeds", ("method", "seeds", *HEADS.values()), tuple(lines))
+
+
 def _scores(
     page: Page, label: str, rows: Sequence[Wanted], bases: Mapping[str, str] | None = None, note: str = ""
 ) -> None:
@@ -142,8 +187,8 @@ def _sheet(title: str, rows: Sequence[Entry]) -> Sheet:
         for metric in METRICS:
             theirs: Score | None = getattr(entry.paper, metric, None)
             digits = _DIGITS[metric]
-            cells.append(f"{_score(entry.score(metric), digits)} {MARKS[entry.within(metric)]}")
-            cells.append("" if theirs is None else _score(theirs, digits))
+            cells.append(f"{entry.score(metric).text(digits)} {MARKS[entry.within(metric)]}")
+            cells.append("" if theirs is None else theirs.text(digits))
         lines.append(tuple(cells))
     return Sheet(title, ("method", *(["seeds"] if uneven else []), *heads), tuple(lines))
 
@@ -157,8 +202,8 @@ def _beside_paper(title: str, rows: Sequence[Entry]) -> Table:
         cells = []
         for metric in METRICS:
             theirs: Score | None = getattr(entry.paper, metric, None)
-            below = "" if theirs is None else f"\n[dim]{_score(theirs)}  [/dim]"
-            cells.append(f"{_score(entry.score(metric))} {MARKS[entry.within(metric)]}{below}")
+            below = "" if theirs is None else f"\n[dim]{theirs.text()}  [/dim]"
+            cells.append(f"{entry.score(metric).text()} {MARKS[entry.within(metric)]}{below}")
         name = entry.row.name if entry.paper is None else f"{entry.row.name}\n[dim]paper[/dim]"
         table.add_row(name, *([str(len(entry.seeds))] if uneven else []), *cells)
     return table
@@ -194,8 +239,8 @@ def _verdict(page: Page, found: Sequence[Entry]) -> None:
     )
     page.list(
         [
-            f"outside: {entry.row.name} on {entry.task}, {metric}: {_score(entry.score(metric))}, "
-            f"paper {_score(getattr(entry.paper, metric))}, {entry.deviations(metric):+.1f} of its deviations"
+            f"outside: {entry.row.name} on {entry.task}, {metric}: {entry.score(metric).text()}, "
+            f"paper {getattr(entry.paper, metric).text()}, {entry.deviations(metric):+.1f} of its deviations"
             for entry, metric in outside
         ]
     )
@@ -221,7 +266,7 @@ def _differences(page: Page, found: Sequence[Entry], bases: Mapping[str, str] | 
             base = next(pair.base for pair in cells if pair is not None)
             texts: list[str] = []
             for p in cells:
-                ours = "" if p is None else f"{p.ours.mean:+.3f}±{p.ours.std:.3f} {MARKS[p.within]}"
+                ours = "" if p is None else f"{p.ours.text(signed=True)} {MARKS[p.within]}"
                 texts += [ours, "" if p is None else f"{p.paper:+.3f}"]
             rows.append((method if one else f"{method} − {base}", *texts))
         heads = [text for head in HEADS.values() for text in (head, "paper")]
@@ -234,7 +279,7 @@ def _differences(page: Page, found: Sequence[Entry], bases: Mapping[str, str] | 
     page.list(
         [
             f"outside: {pair.method} − {pair.base} on {pair.task}, {pair.metric}: "
-            f"{pair.ours.mean:+.4f}±{pair.ours.std:.4f}, paper {pair.paper:+.3f}"
+            f"{pair.ours.text(4, signed=True)}, paper {pair.paper:+.3f}"
             for pair in pairs
             if not pair.within
         ]
@@ -298,7 +343,7 @@ def _table_digits(request: Request) -> None:
         best = {metric: _best(rows, metric) for metric in METRICS}
         for entry in rows:
             cells = (
-                f"[bold]{_score(entry.score(metric))}[/bold]" if entry is best[metric] else _score(entry.score(metric))
+                f"[bold]{entry.score(metric).text()}[/bold]" if entry is best[metric] else entry.score(metric).text()
                 for metric in METRICS
             )
             table.add_row(entry.row.name, *cells)
@@ -374,7 +419,3 @@ def _described(task: str, rows: Sequence[Entry], request: Request) -> str:
     if seeds == SEEDS:
         return f"{task}, the paper's ten seeds"
     return f"{task}, seed{'s' if len(seeds) > 1 else ''} {', '.join(map(str, seeds))}"
-
-
-def _score(value: Score, digits: int = 3) -> str:
-    return f"{value.mean:.{digits}f}±{value.std:.{digits}f}"

@@ -14,6 +14,11 @@ class Score(NamedTuple):
     mean: float
     std: float
 
+    def text(self, digits: int = 3, *, signed: bool = False) -> str:
+        """Both; one run alone has no deviation."""
+        mean = f"{self.mean:{'+' if signed else ''}.{digits}f}"
+        return mean if self.std == 0 else f"{mean}±{self.std:.{digits}f}"
+
 
 class Scores(NamedTuple):
     """The three metrics of tab:3."""

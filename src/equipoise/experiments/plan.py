@@ -51,7 +51,7 @@ def wanted(name: str, preset: Preset = "published", rounds: int | None = None) -
 
     Args:
         name: Of the group.
-        preset: Which settings; the group `text` has its own.
+        preset: Which settings; the group `table-text` has its own.
         rounds: Rounds, if not the task's own.
     """
     return [one._replace(task=federated.sized(one.task, rounds)) for one in GROUPS[name](preset)]
@@ -125,8 +125,8 @@ GROUPS: Named[Callable[[Preset], Iterator[Wanted]]] = Named(
         "table-evaluation-data": _evaluation_data,
         "table-ratio": _ratio,
         "table-preference": _preference,
-        "text": lambda _: rows(CIFAR[:1], ("LS", "STCH", "OMDgd-TCH", "AdaOMDgd-TCH"), "text"),
+        "table-text": lambda _: rows(CIFAR[:1], ("LS", "STCH", "OMDgd-TCH", "AdaOMDgd-TCH"), "text"),
     },
     "table",
 )
-"""By the name of the table; `text` are four rows as the paper's text has them."""
+"""By the name of the table; `table-text` are four rows as the paper's text has them."""

@@ -142,7 +142,7 @@ def _rows() -> Iterator[tuple[Preset, str, Wanted]]:
         for one in plan.rows(tuple(federated.tasks(preset)), (*METHODS, EXACT_FERERO, plan.DEFAULT), preset):
             yield preset, f"table-{one.task_name.partition('-')[0]}", one
         for group in plan.GROUPS:
-            if group != "text":
+            if group != "table-text":  # rows of another preset, which the line above has
                 for one in plan.wanted(group, preset):
                     yield preset, group, one
 
