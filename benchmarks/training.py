@@ -16,7 +16,8 @@ TorchJD's methods are measured where it is installed: STCH as a scalarisation, M
 With `--device cuda` it is also checked that a step makes no host synchronisation, that the archive that is written late
 is bit for bit the one that is written at once, and that a loss that is not finite is raised one call late, with λ and
 the archive as they were. `--check` exits with 1 if a claim is missed. Beside the time of a step stands how much of
-it LS itself waits for the host: with small batches nearly all, and whatever the host does more is seen there.
+it LS itself waits for the host: with small batches nearly all, and whatever the host does more is seen there. A model
+that is compiled (`torch.compile`) is handed over sooner.
 
 `--store host` compares where the copies live instead. On a CUDA device: the memory that the shell adds there, and the
 time of a step with the copies in host memory over that with the copies on the device. On the CPU: the memory of the
@@ -36,7 +37,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -107,6 +108,7 @@ class Task:
         m: Objectives.
         per_objective: Samples of each in a batch.
         device: Where.
+        compiled: Whether the model goes through `torch.compile`.
     """
 
     name: str
@@ -116,17 +118,20 @@ class Task:
     m: int
     per_objective: int
     device: torch.device
+    compiled: bool = False
 
     @property
     def title(self) -> str:
         """For the table."""
-        return f"{self.name}, m = {self.m}, batch {self.m * self.per_objective}"
+        name = f"{self.name}, compiled" if self.compiled else self.name
+        return f"{name}, m = {self.m}, batch {self.m * self.per_objective}"
 
     def build(self) -> tuple[nn.Module, torch.optim.Optimizer]:
         """Always the same model, with its optimizer."""
         torch.manual_seed(0)
         model = self.model().to(self.device)
-        return model, torch.optim.SGD(model.parameters(), lr=0.01)
+        made: Any = torch.compile(model) if self.compiled else model
+        return made, torch.optim.SGD(model.parameters(), lr=0.01)
 
 
 class Stream:
@@ -456,12 +461,12 @@ def late_archive(task: Task, steps: int = 200, store: str = "device") -> Row:
     model, optimizer = task.build()
     mol = eq.MultiObjective(model, eq.OMD(), [1.0 / task.m] * task.m, ARCHIVE, optimizer, store=store)
     params = dict(model.named_parameters())
-    now = Archive(ARCHIVE, params, torch.zeros(task.m), on_device(params, SLOTS))
+    now = Archive(ARCHIVE, params, torch.zeros(task.m, device=task.device), on_device(params, SLOTS))
     for batch in Stream(task).take(steps):
         f = losses(model, batch, task.m)
         mol(f).backward()
         with torch.no_grad():
-            now.update(lambda: params, f.detach().cpu())
+            now.update(params, f.detach())
         optimizer.step()
         optimizer.zero_grad()
     ours, theirs = mol.state_dict()["tensors"], flatten(now.state())
@@ -602,8 +607,10 @@ def measure_stores(device: torch.device, *, quick: bool) -> Iterator[Row]:
         return
     yield from no_synchronisation(residual(device, 13), grouped=False, store="host")
     yield late_archive(fully_connected(device, 10, 8), store="host")
-    for each, side in ((13, 32), (52, 32), (13, 64)):
-        yield from stores_on_cuda(residual(device, each, side), 5 if quick else 15)
+    small = residual(device, 13)
+    compiled = replace(small, smallest=small.shape, compiled=True)
+    for task in (small, residual(device, 52), residual(device, 13, 64), compiled):
+        yield from stores_on_cuda(task, 5 if quick else 15)
 
 
 # ------------------------------------------------------------------------------- the table
@@ -624,6 +631,8 @@ def measure(device: torch.device, *, quick: bool) -> Iterator[Row]:
         yield from cost(residual(device, 13), 1.02, 5 if quick else 15, 0 if quick else 3)
         for each, side in ((26, 32), (52, 32), (13, 64)):
             yield from cost(residual(device, each, side), 1.02, 5 if quick else 15, 0, gramian=False)
+        small = residual(device, 13)
+        yield from cost(replace(small, smallest=small.shape, compiled=True), 1.02, 5 if quick else 15, 0, gramian=False)
     yield from memory(device, steps)
 
 

@@ -5,7 +5,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-__all__ = ["Fetched", "apart", "done", "fetch"]
+__all__ = ["Fetched", "apart", "fetch"]
 
 
 class Fetched(NamedTuple):
@@ -13,7 +13,7 @@ class Fetched(NamedTuple):
 
     tensor: Tensor
     """Not to be read before `wait`."""
-    arrived: torch.Event | torch.cuda.Event | None
+    arrived: torch.Event | None
     """When it is there; None: it is."""
 
     def wait(self) -> Tensor:
@@ -28,21 +28,12 @@ def fetch(tensor: Tensor) -> Fetched:
     tensor = tensor.detach()
     if tensor.device.type == "cpu":
         return Fetched(tensor.clone(), None)
-    cuda = tensor.device.type == "cuda"
-    host = torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu", pin_memory=cuda)
+    pinned = tensor.device.type == "cuda"
+    host = torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu", pin_memory=pinned)
     host.copy_(tensor, non_blocking=True)
-    if cuda:
-        return Fetched(host, done(torch.cuda.current_stream(tensor.device)))
     arrived = torch.Event(tensor.device)
     arrived.record()
     return Fetched(host, arrived)
-
-
-def done(stream: torch.cuda.Stream) -> torch.cuda.Event:
-    """When the stream has done what it was given so far; a thread that waits for it sleeps."""
-    event = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]
-    event.record(stream)
-    return event
 
 
 def apart(device: torch.device) -> bool:

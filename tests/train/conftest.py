@@ -66,8 +66,7 @@ def beside_the_host(monkeypatch) -> Callable[[], AbstractContextManager[None]]:
     @contextmanager
     def beside_the_host() -> Iterator[None]:
         with monkeypatch.context() as patched:
-            for module in ("multi_objective", "foresight"):
-                patched.setattr(f"equipoise.train.{module}.apart", lambda device: device.type != "meta")
+            patched.setattr("equipoise.train.stores.apart", lambda device: device.type != "meta")
             yield
 
     return beside_the_host

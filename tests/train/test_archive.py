@@ -1,7 +1,5 @@
 """Plans carried out by their numbers: the same archive, in place."""
 
-from collections.abc import Mapping
-
 import pytest
 import torch
 from hypothesis import given, settings
@@ -11,7 +9,6 @@ import equipoise as eq
 from equipoise.state import flatten
 from equipoise.train.archive import Archive
 from equipoise.train.courier import Aside, ToHost
-from equipoise.train.later import Clerk, arriving
 from equipoise.train.slots import InMemory, Numbers, carry_out, on_device, on_host
 
 CPU = torch.device("cpu")
@@ -26,19 +23,6 @@ def params(step: int) -> dict[str, torch.Tensor]:
         "half": torch.randn(4, generator=generator).bfloat16(),
         "count": torch.tensor(step),
     }
-
-
-class Given:
-    """θ, as a model gives it."""
-
-    def __init__(self, live: dict[str, torch.Tensor]) -> None:
-        self.live = live
-
-    def __call__(self) -> dict[str, torch.Tensor]:
-        return self.live
-
-    def still(self, params: Mapping[str, torch.Tensor]) -> bool:
-        return params is self.live
 
 
 WAYS = {
@@ -63,8 +47,8 @@ def test_the_archive_is_that_of_the_conversion_bit_for_bit(way, points, capacity
         losses = torch.tensor(point, dtype=torch.float32)
         live = params(step)
         if sends:
-            Clerk(CPU).take(archive.begin(Given(live), losses, arriving(losses, None)))
-        archive.update(Given(live), losses)
+            archive.send(live)
+        archive.update(live, losses)
         theirs = conversion.update(live, losses, theirs)
         for tensor in live.values():
             tensor.zero_()  # what was put aside is a copy
@@ -83,9 +67,9 @@ def test_the_archive_is_that_of_the_conversion_bit_for_bit(way, points, capacity
 @pytest.mark.parametrize("way", WAYS)
 def test_a_diverged_iterate_leaves_no_trace(way):
     archive = made(eq.Adaptive(capacity=2), way)
-    archive.update(lambda: params(1), torch.ones(3))
+    archive.update(params(1), torch.ones(3))
     lost = {name: torch.full_like(x, torch.nan) if x.is_floating_point() else x for name, x in params(2).items()}
-    archive.update(lambda: lost, torch.tensor([1.0, torch.nan, 1.0]))
+    archive.update(lost, torch.tensor([1.0, torch.nan, 1.0]))
     archive.settle()
     expected = {name: x.float() if x.is_floating_point() else x for name, x in params(1).items()}
     torch.testing.assert_close(archive.output(), expected, rtol=0, atol=0)

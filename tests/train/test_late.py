@@ -5,7 +5,6 @@ import gc
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
-from functools import partial
 from typing import Any
 
 import pytest
@@ -14,9 +13,6 @@ from torch import Tensor, nn
 
 import equipoise as eq
 from equipoise.host import Fetched
-from equipoise.train import slots
-from equipoise.train.archive import Archive
-from equipoise.train.later import Clerk, Later
 from equipoise.weighting.omd import OMDState
 
 ADAPTIVE = eq.Adaptive(power=2, capacity=3)
@@ -117,7 +113,6 @@ def test_it_is_the_same_run(weighting, loop, toy, preference, beside_the_host):
         run = toy()
         with beside_the_host() if late else nullcontext():
             mol = eq.MultiObjective(run.model, weighting, preference, ADAPTIVE, run.optimizer)
-        assert mol._early == (late and weighting in EARLY.values())
         loop(run, mol)
         solution, metrics = mol.solution(), mol.metrics()
         tensors = {name: x.clone() for name, x in mol.state_dict()["tensors"].items()}
@@ -147,7 +142,7 @@ class Slow:
         assert self.gate.wait(20)
 
 
-def test_a_step_is_over_before_its_losses_have_arrived(toy, preference, beside_the_host, monkeypatch):
+def test_a_step_is_over_before_its_plan_has_arrived(toy, preference, beside_the_host, monkeypatch):
     run = toy()
     with beside_the_host():
         mol = eq.MultiObjective(run.model, eq.OMD(), preference, ADAPTIVE, run.optimizer, check="deferred")
@@ -157,7 +152,8 @@ def test_a_step_is_over_before_its_losses_have_arrived(toy, preference, beside_t
     def fetch(tensor: Tensor) -> Fetched:
         return Fetched(tensor.detach().clone(), slow)  # type: ignore[arg-type]
 
-    monkeypatch.setattr("equipoise.train.later.fetch", fetch)
+    for module in ("archive", "finite"):
+        monkeypatch.setattr(f"equipoise.train.{module}.fetch", fetch)
     run.run(mol, 1, 4)  # would wait for ever
     assert not slow.gate.is_set()
     threading.Timer(0.02, slow.gate.set).start()
@@ -169,38 +165,30 @@ def test_a_step_is_over_before_its_losses_have_arrived(toy, preference, beside_t
     torch.testing.assert_close(mol.solution(), expected.solution(), rtol=0, atol=0)
 
 
-@pytest.mark.parametrize("part", ["ledger", "weighting", "copy"])
-def test_an_error_of_the_thread_is_raised_once_and_the_run_can_go_on(
-    part, toy, preference, beside_the_host, monkeypatch
-):
+@pytest.mark.parametrize("store", ["device", "host"])
+def test_an_error_of_a_plan_is_raised_once_and_the_run_can_go_on(store, toy, preference, beside_the_host, monkeypatch):
     run = toy()
     with beside_the_host():
-        mol = eq.MultiObjective(run.model, eq.OMD(), preference, ADAPTIVE, run.optimizer, store="host")
+        mol = eq.MultiObjective(run.model, eq.OMD(), preference, ADAPTIVE, run.optimizer, store=store)
     run.run(mol, 3)
     mol.solution()
     saved = copy.deepcopy(mol.state_dict())
 
     def broken(*_: object, **__: object) -> None:
-        # A copy that fails ahead is tried again by the step itself.
-        assert part == "copy" or threading.current_thread() is not threading.main_thread()
-        raise RuntimeError("in the thread")
+        assert (store == "host") == (threading.current_thread() is not threading.main_thread())
+        raise RuntimeError("on the way")
 
-    names = {
-        "ledger": "equipoise.conversion.Adaptive.plan",
-        "weighting": "equipoise.weighting.OMD.update",
-        "copy": "equipoise.train.courier.ToHost.hold",
-    }
     with monkeypatch.context() as patched:
-        patched.setattr(names[part], broken)
-        with pytest.raises(RuntimeError, match="in the thread"):
-            run.run(mol, 2, 3)
+        patched.setattr("equipoise.train.archive.carry_out", broken)
+        with pytest.raises(RuntimeError, match="on the way"):
+            run.run(mol, 3, 3)
     run.optimizer.zero_grad()
     mol.load_state_dict(saved)
     run.run(mol, 2)
     assert (mol.step, mol.recorded) == (5, 5)
 
 
-def both(toy, preference, beside_the_host, weighting: Any = None, **settings: Any) -> Iterator[tuple[Any, Any, bool]]:
+def both(toy, preference, beside_the_host, weighting: Any = None, **settings: Any) -> Iterator[tuple[Any, Any]]:
     """A run on a device beside the host, then the same on the host; their checkpoints must agree in the end."""
     found = []
     for late in (True, False):
@@ -209,34 +197,14 @@ def both(toy, preference, beside_the_host, weighting: Any = None, **settings: An
             conversion = settings.get("conversion", ADAPTIVE)
             made = {**settings, "conversion": conversion, "optimizer": run.optimizer}
             mol = eq.MultiObjective(run.model, eq.OMD() if weighting is None else weighting, preference, **made)
-        yield run, mol, late
+        yield run, mol
         found.append((run.params(), {name: x.clone() for name, x in mol.state_dict()["tensors"].items()}))
     torch.testing.assert_close(*found, rtol=0, atol=0, equal_nan=True)
 
 
-def test_a_call_that_is_thrown_away_while_the_last_plan_is_carried_out(toy, preference, beside_the_host, monkeypatch):
-    """What follows it must not be planned from the numbers before that plan."""
-    slow, arrived = threading.Event(), threading.Event()
-
-    def carry_out(*args: Any) -> None:
-        if threading.current_thread() is not threading.main_thread():
-            arrived.set()
-            slow.wait(0.2)
-        slots.carry_out(*args)
-
-    monkeypatch.setattr("equipoise.train.archive.carry_out", carry_out)
-    for run, mol, late in both(toy, preference, beside_the_host):
-        run.run(mol, 3)
-        arrived.clear()
-        mol(run.losses(3)).backward()
-        assert not late or arrived.wait(20)
-        run.optimizer.zero_grad()
-        run.run(mol, 1, 4)
-
-
 @pytest.mark.parametrize("store", ["device", "host"])
 def test_a_parameter_that_is_replaced_before_the_step(store, toy, preference, beside_the_host):
-    for run, mol, _ in both(toy, preference, beside_the_host, store=store):
+    for run, mol in both(toy, preference, beside_the_host, store=store):
         run.run(mol, 2)
         mol(run.losses(3)).backward()
         layer = run.model[0]
@@ -244,51 +212,10 @@ def test_a_parameter_that_is_replaced_before_the_step(store, toy, preference, be
         run.optimizer.step()
 
 
-def test_other_weights_in_the_model_while_the_thread_is_late(toy, preference, beside_the_host):
-    """As `functional_call` puts them there: what the thread sees then is not recorded."""
-    for run, mol, late in both(toy, preference, beside_the_host, conversion=eq.Last(), store="host"):
-        run.run(mol, 2)
-        gate, seen = threading.Event(), threading.Event()
-        if late:
-            mol._clerk.take([Later(partial(gate.wait, 20))])
-        mol(run.losses(3)).backward()
-
-        def inside(*_: object, gate: Any = gate, seen: Any = seen, mol: Any = mol, late: bool = late) -> None:
-            gate.set()
-            if late:
-                mol._clerk.take([Later(seen.set)])
-                assert seen.wait(20)
-
-        handle = run.model.register_forward_hook(inside)
-        zeros = {name: torch.zeros_like(p) for name, p in run.model.named_parameters()}
-        torch.func.functional_call(run.model, zeros, run.batch(0)[0])
-        handle.remove()
-        run.optimizer.step()
-
-
-def test_a_look_at_tensors_of_another_shape_is_taken_again(toy, preference, beside_the_host):
-    """They are in the model for a while, and the step comes when they are gone."""
-    for run, mol, late in both(toy, preference, beside_the_host, store="host"):
-        run.run(mol, 2)
-        layer = run.model[2]
-        own, gate = dict(layer._parameters), threading.Event()
-        if late:
-            mol._clerk.take([Later(partial(gate.wait, 20))])
-        mol(run.losses(3)).backward()
-        layer._parameters.update(weight=nn.Parameter(torch.zeros(2, 8)), bias=nn.Parameter(torch.zeros(2)))
-        gate.set()
-        if late:
-            mol._record._begun.ready.wait()
-        layer._parameters.update(own)
-        run.optimizer.step()
-
-
 def test_a_module_that_is_replaced_before_the_step(toy, preference, beside_the_host):
-    for run, mol, late in both(toy, preference, beside_the_host, conversion=eq.Last(), store="host"):
+    for run, mol in both(toy, preference, beside_the_host, conversion=eq.Last(), store="host"):
         run.run(mol, 2)
         mol(run.losses(3)).backward()
-        if late:
-            mol._record._begun.ready.wait()
         run.model[0] = copy.deepcopy(run.model[0])
         with torch.no_grad():
             run.model[0].weight.mul_(0.5)
@@ -298,7 +225,7 @@ def test_a_module_that_is_replaced_before_the_step(toy, preference, beside_the_h
 @pytest.mark.parametrize("store", ["device", "host"])
 def test_recording_in_inference_mode(store, toy, preference, beside_the_host):
     """As evaluation loops are in: what is kept is no inference tensor, which other threads could not write to."""
-    for run, mol, _ in both(toy, preference, beside_the_host, store=store, every=None):
+    for run, mol in both(toy, preference, beside_the_host, store=store, every=None):
         for step in range(6):
             with torch.inference_mode(mode=step % 2 == 0):
                 mol.record(run.losses(0).detach())
@@ -307,7 +234,7 @@ def test_recording_in_inference_mode(store, toy, preference, beside_the_host):
 
 
 def test_another_precision_on_the_way(toy, preference, beside_the_host):
-    for run, mol, _ in both(toy, preference, beside_the_host, store="host"):
+    for run, mol in both(toy, preference, beside_the_host, store="host"):
         run.run(mol, 3)
         run.model.double()
         for step in range(3, 6):
@@ -346,28 +273,30 @@ def test_a_failure_of_the_last_plan_is_told_even_if_the_call_is_thrown_away(
 ):
     run = toy()
     with beside_the_host():
-        mol = eq.MultiObjective(run.model, eq.OMD(), preference, ADAPTIVE, run.optimizer)
-    run.run(mol, 3)
+        mol = eq.MultiObjective(run.model, eq.OMD(), preference, ADAPTIVE, run.optimizer, store="host")
+    run.run(mol, 2)
+    mol.solution()
 
     def broken(*_: object) -> None:
-        raise RuntimeError("in the thread")
+        raise RuntimeError("on the way")
+
+    def thrown() -> None:
+        for step in range(3, 1000):
+            mol(run.losses(step)).backward()
+            run.optimizer.zero_grad()
 
     with monkeypatch.context() as patched:
         patched.setattr("equipoise.train.archive.carry_out", broken)
-        mol(run.losses(3)).backward()
-        assert isinstance(mol._record, Archive)
-        assert mol._record._begun is not None
-        mol._record._begun.ready.wait()
-    run.optimizer.zero_grad()
-    with pytest.raises(RuntimeError, match="in the thread"):
-        mol(run.losses(4))
+        run.run(mol, 1, 2)
+        with pytest.raises(RuntimeError, match="on the way"):
+            thrown()
     assert mol.recorded == 2
     run.run(mol, 2, 4)
     assert mol.recorded == 4
 
 
 def test_a_call_that_is_differentiated_after_the_end(toy, preference, beside_the_host):
-    for run, mol, _ in both(toy, preference, beside_the_host):
+    for run, mol in both(toy, preference, beside_the_host):
         mol(run.losses(0)).backward()
         scalar = mol(run.losses(1))
         mol.close()
@@ -451,18 +380,10 @@ class Duck:
     ("weighting", "early"), [(Twice(), False), (Own(), True), (Duck(), False)], ids=["Twice", "Own", "Duck"]
 )
 def test_weightings_of_others(weighting, early, toy, preference, beside_the_host):
-    for run, mol, late in both(toy, preference, beside_the_host, weighting):
-        assert mol._early == (early and late)
+    for run, mol in both(toy, preference, beside_the_host, weighting):
+        assert mol._looks_ahead != early
         plain(run, mol)
         accumulating(run, mol)
-
-
-def test_settings_on_the_device_stay_there(toy, preference, beside_the_host):
-    """A thread that fetched them would wait for the device in every step."""
-    for run, mol, late in both(toy, preference, beside_the_host, eq.OMD(ideal=torch.tensor([0.1, 0.0, -0.1]))):
-        assert not mol._early
-        plain(run, mol)
-        assert mol._clerk is not None or not late
 
 
 def test_a_parameter_that_comes_before_a_step_is_refused_by_the_next_at_the_latest(toy, preference, beside_the_host):
@@ -472,25 +393,9 @@ def test_a_parameter_that_comes_before_a_step_is_refused_by_the_next_at_the_late
     run.run(mol, 2)
     mol(run.losses(3)).backward()
     run.model[0].register_parameter("more", nn.Parameter(torch.zeros(1)))
-
-    def go_on() -> None:
-        run.optimizer.step()  # refuses it if the thread has not looked yet
-        run.run(mol, 2)
-
+    run.optimizer.step()
     with pytest.raises(ValueError, match="parameters that require grad must be those there were at the start"):
-        go_on()
-
-
-def test_one_thread_after_a_move(toy, preference, beside_the_host):
-    run = toy()
-    with beside_the_host():
-        mol = eq.MultiObjective(run.model, eq.OMD(), preference, ADAPTIVE, run.optimizer)
         run.run(mol, 2)
-        mol.to("cpu")
-    assert isinstance(mol._record, Archive)
-    assert mol._record._clerk is mol._clerk
-    run.run(mol, 2, 2)
-    assert mol.recorded == 4
 
 
 def test_threads_end_with_their_runs(toy, preference, beside_the_host):
@@ -500,25 +405,13 @@ def test_threads_end_with_their_runs(toy, preference, beside_the_host):
         mol = eq.MultiObjective(run.model, eq.OMD(), preference, ADAPTIVE, run.optimizer, store="host")
     run.run(mol, 3)
     threads = set(threading.enumerate()) - before
-    assert sorted(thread.name for thread in threads) == ["equipoise-store_0", "equipoise_0"]
+    assert sorted(thread.name for thread in threads) == ["equipoise-store_0"]
     mol.close()
     del run, mol
     gc.collect()
     for thread in threads:
         thread.join(20)
         assert not thread.is_alive()
-
-
-def test_nobody_waits_for_work_that_cannot_be_done(monkeypatch):
-    def no_device(device: torch.device) -> None:
-        raise RuntimeError(f"no {device}")
-
-    monkeypatch.setattr(torch.cuda, "set_device", no_device)
-    clerk, works = Clerk(torch.device("cuda", 0)), [Later(lambda: 1), Later(lambda: 2)]
-    clerk.take(works)
-    for work in works:
-        with pytest.raises(RuntimeError, match="no cuda:0"):
-            work.result()
 
 
 def test_a_run_on_the_host_can_be_copied(toy, preference):

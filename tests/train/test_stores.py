@@ -552,9 +552,9 @@ def test_two_copies_travel_and_no_more():
     seen = set()
     for step in range(6):
         params["x"].add_(1)
-        courier.release(courier.hold(params))  # in vain, and again
+        courier.send(params)
+        courier.send(params)  # in vain, and again
         held = courier.hold(params)
-        courier.guard(held)
         assert held.wait()["x"].tolist() == [step + 1.0] * 4
         slots.blend(step % 2, held.params, 1.0)
         assert slots.read(step % 2)["x"].tolist() == [step + 1.0] * 4

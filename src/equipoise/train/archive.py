@@ -1,13 +1,13 @@
-"""The record of a training run: the arithmetic of a conversion on a few numbers, its copies in slots.
+"""The record of a training run: the arithmetic of a conversion where the losses are, its copies in slots.
 
-On the CPU a plan is made and carried out at once. On an accelerator the host would wait for the losses: there they
-travel, a thread of the host makes the plan from them, and a courier has a copy of θ for it. The plan is carried out by
-the time the next one comes.
+On the CPU a plan is read at once. On an accelerator, where that would make the host wait, a courier holds θ and the
+plan is carried out by the time the next one comes. On a CUDA device the arithmetic, some hundred small kernels, is one
+captured graph on a stream of its own, beside the training.
 """
 
 import warnings
-from collections.abc import Callable, Sequence
-from contextlib import nullcontext, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from typing import Any, Literal, NamedTuple, Protocol
 
@@ -15,12 +15,13 @@ import torch
 from torch import Tensor
 
 from equipoise.conversion import Adaptive, AdaptiveState, Average, Conversion, Last
-from equipoise.conversion.protocol import Params, check_record, marks, record_dtype
+from equipoise.conversion.protocol import Params, check_record, record_dtype
 from equipoise.conversion.store import mean_of, shares
 from equipoise.errors import StoreError
+from equipoise.host import Fetched, fetch
+from equipoise.replay import Replayed
 from equipoise.state import flatten, unflatten
 from equipoise.train.courier import Courier, Held, Job
-from equipoise.train.later import Arriving, Clerk, Later, arriving
 from equipoise.train.slots import Numbers, Slots, carry_out
 
 __all__ = ["Archive", "Direct", "Planned", "Record", "capacity"]
@@ -34,18 +35,6 @@ def capacity(conversion: Planned) -> int:
     return (conversion.capacity or 0) if isinstance(conversion, Adaptive) else 1
 
 
-class Live(Protocol):
-    """Gives θ as it is."""
-
-    def __call__(self) -> Params:
-        """The parameters."""
-        ...
-
-    def still(self, params: Params) -> bool:
-        """Whether what it gave is in its place, changed or not."""
-        ...
-
-
 class Record(Protocol):
     """What a run has recorded."""
 
@@ -56,17 +45,11 @@ class Record(Protocol):
         """Raise what is known to have gone wrong, without waiting."""
         ...
 
-    def begin(self, params: Live, losses: Tensor, on_host: Arriving) -> Sequence[Later[Any]]:
-        """What another thread may do for an iterate that is likely to be recorded next, unchanged.
-
-        Args:
-            params: θ.
-            losses: Those that it is likely to be recorded with, (m,).
-            on_host: The same, with their mask.
-        """
+    def send(self, params: Params) -> None:
+        """Parameters that are likely to be recorded next, unchanged."""
         ...
 
-    def update(self, params: Callable[[], Params], losses: Tensor, mask: Tensor | None = None) -> None:
+    def update(self, params: Params, losses: Tensor, mask: Tensor | None = None) -> None:
         """Enter one iterate with its losses (m,)."""
         ...
 
@@ -94,8 +77,8 @@ class Record(Protocol):
         """Take a state's numbers and copies over."""
         ...
 
-    def to(self, device: torch.device, courier: Courier | None, clerk: Clerk | None) -> None:
-        """Go on with parameters on another device, by this courier and this clerk if they are needed."""
+    def to(self, device: torch.device, courier: Courier | None) -> None:
+        """Go on with parameters on another device, by this courier if one is needed."""
         ...
 
     def close(self) -> None:
@@ -119,13 +102,12 @@ class Direct:
     def poll(self) -> None:
         """Nothing is put off."""
 
-    def begin(self, params: Live, losses: Tensor, on_host: Arriving) -> Sequence[Later[Any]]:  # noqa: ARG002
-        """There is nothing to begin with."""
-        return ()
+    def send(self, params: Params) -> None:
+        """Nothing travels."""
 
-    def update(self, params: Callable[[], Params], losses: Tensor, mask: Tensor | None = None) -> None:
+    def update(self, params: Params, losses: Tensor, mask: Tensor | None = None) -> None:
         """In place."""
-        self._state = self.conversion.update(params(), losses, self._state, mask=mask)
+        self._state = self.conversion.update(params, losses, self._state, mask=mask)
         self.recorded += 1
 
     def settle(self) -> None:
@@ -153,7 +135,7 @@ class Direct:
         for name, tensor in flatten(self._state).items():
             tensor.copy_(found[name])
 
-    def to(self, device: torch.device, courier: Courier | None, clerk: Clerk | None) -> None:  # noqa: ARG002
+    def to(self, device: torch.device, courier: Courier | None) -> None:  # noqa: ARG002
         """Move all."""
         self._state = _moved(self._state, device)
 
@@ -161,49 +143,25 @@ class Direct:
         """There is nothing to let go of."""
 
 
-class _Ready(NamedTuple):
-    """θ, which was looked at, and its copy if the courier makes one ahead."""
-
-    live: Params
-    copy: Held | None
-    marks: list[tuple[int, int]]
-    """What tells whether θ is still what was copied."""
-
-
-class _Plan(NamedTuple):
-    """What happens to the copies, and the conversion's numbers after it."""
-
-    plan: Numbers
-    after: Any
-
-
-class _Begun(NamedTuple):
-    """An iterate that is likely to be recorded."""
-
-    params: Live
-    losses: Tensor
-    ready: Later[_Ready]
-    plan: Later[_Plan]
-
-
 class _Queued(NamedTuple):
-    """An iterate that was recorded, but for the copies."""
+    """A plan on its way: what it was made from is kept until it was carried out."""
 
-    plan: Later[_Plan]
-    held: Held
     job: Job
+    held: Held
+    before: Any
+    losses: Tensor
+    mask: Tensor | None
 
 
 class Archive:
-    """A conversion's numbers, and its copies in slots wherever they are.
+    """A conversion's numbers on the device of the losses, and its copies in slots wherever they are.
 
     Args:
         conversion: The conversion.
         params: θ at the start; looked at for names, shapes and dtypes only.
-        losses: Of shape (m,); looked at for dtype and device only. Without a courier the numbers are on their device.
+        losses: Of shape (m,); looked at for dtype and device only.
         slots: As many as `capacity` says; the first holds θ.
         courier: Carries plans out by the time the next one comes; `settle` waits for it. None: at once.
-        clerk: Makes plans, where there is a courier; by default one of its own.
         on_error: What a StoreError of a plan does: "raise" it, at the next call where a courier was waited for, or
             "keep" the archive as it is, and warn the first time. Neither numbers nor copies have the iterate then.
     """
@@ -215,76 +173,59 @@ class Archive:
         losses: Tensor,
         slots: Slots,
         courier: Courier | None = None,
-        clerk: Clerk | None = None,
         *,
         on_error: Literal["raise", "keep"] = "raise",
     ) -> None:
         self.conversion, self.slots, self.recorded = conversion, slots, 0
-        self._keeps, self._warned = on_error == "keep", False
+        self._courier, self._keeps, self._warned = courier, on_error == "keep", False
         self._like = {n: torch.empty_like(p, dtype=record_dtype(p), device="meta") for n, p in params.items()}
         self._shapes = {name: p.shape for name, p in self._like.items()}
         self._numbers = _bare(conversion.init({"nothing": losses.new_zeros(())}, losses))
-        self._courier: Courier | None = None
-        self._begun: _Begun | None = None
         self._queued: _Queued | None = None
-        self._lost = False
-        """Whether what was begun is to follow an iterate that could not be recorded."""
-        self._carried: torch.cuda.Event | None = None
-        """When the device has done what another thread gave it."""
-        self._failure: Exception | None = None
-        """What went wrong with the last plan in another thread."""
-        self._set_out(losses.device, courier, clerk)
+        self._set_out(losses.device)
 
     def poll(self) -> None:
         """Raise what went wrong meanwhile, and what is wrong with the slots."""
         self.slots.check()
-        queued = self._queued
-        if self._failure is not None or (queued is not None and queued.job.done()):
-            self._catch_up()
+        if self._queued is not None and self._queued.job.done():
+            self.settle()
 
-    def begin(self, params: Live, losses: Tensor, on_host: Arriving) -> Sequence[Later[Any]]:
-        """The last plan carried out, or a copy of θ; then the plan for it. Other devices are one thread's alone."""
-        if self._courier is None or self._device.type not in {"cpu", "cuda"}:
-            return ()
-        earlier, stream = self._begun, _stream(self._device)
-        if earlier is not None:
-            earlier.ready.wait()  # the thread looks at the same things until then
-        work = partial(self._copy_ahead, params, earlier) if self._courier.ahead else partial(self._clear, params)
-        ready = Later(partial(work, stream))
-        plan = self._new_plan(on_host)
-        self._begun, self._lost = _Begun(params, losses, ready, plan), False
-        return ready, plan
+    def send(self, params: Params) -> None:
+        """Let the courier begin."""
+        if self._courier is not None:
+            self._courier.send(params)
 
-    def update(self, params: Callable[[], Params], losses: Tensor, mask: Tensor | None = None) -> None:
+    def update(self, params: Params, losses: Tensor, mask: Tensor | None = None) -> None:
         """Enter one iterate; the slots have it now, or by the next time."""
+        if {name: p.shape for name, p in params.items()} != self._shapes:
+            check_record(params, self._like, 0, slots=False)
         self.slots.check()
+        self.settle()
+        before = self._numbers
         if self._courier is None:
-            live = self._looked_at(params)
-            plan = _planned(self.conversion, losses, self._numbers, mask)
+            plan, after = self.conversion.plan(losses, before, mask)
+            job: Callable[[], None] = partial(carry_out, Numbers.of(plan), params, self.slots)
+            self._numbers = after
             self.recorded += 1
-            if self._finish(partial(carry_out, plan.plan, live, self.slots)):
-                self._numbers = plan.after
+            self._finish(job, before)
             return
-        if self._begun is not None:
-            self._begun.ready.wait()
-        self._catch_up()
-        begun, self._begun = self._begun, None
-        held = self._held(begun, params)
-        self._courier.guard(held)
-        if begun is not None and begun.losses is losses and not self._lost:
-            made = begun.plan
-        else:
-            made = self._new_plan(arriving(losses, mask))
-            self._clerk.take([made])
-        job = partial(_carry_out_late, made, held, self.slots)
-        self._queued = _Queued(made, held, self._courier.run(job))
+        fetched, after = self._plan_aside(losses, before, mask)
+        held = self._courier.hold(params)
+        job = partial(_carry_out_late, fetched, held, self.slots)
+        self._queued = _Queued(self._courier.run(job), held, before, losses, mask)
+        self._numbers = after
         self.recorded += 1
 
     def settle(self) -> None:
         """Wait until the last plan was carried out."""
-        if self._begun is not None:
-            self._begun.plan.wait()  # the thread looks at the same things until then
-        self._catch_up()
+        queued = self._queued
+        if queued is None or self._courier is None:
+            return
+        self._queued = None
+        try:
+            self._finish(queued.job.result, queued.before)
+        finally:
+            self._courier.release(queued.held)
 
     def output(self) -> dict[str, Tensor]:
         """The conversion's answer, slot after slot: no two of them need be in memory."""
@@ -313,125 +254,58 @@ class Archive:
         """Replace numbers and copies; a plan that is still on its way leaves nothing behind."""
         with suppress(StoreError):  # what could not be written is replaced
             self.settle()
-        self._drop()
         copies: Any = state.slots.values() if isinstance(state, AdaptiveState) else [state.params]
         self.slots.fill(copies)
         held = flatten(self._numbers)
         found = {name: tensor.to(held[name], copy=True) for name, tensor in flatten(_bare(state)).items()}
         self._numbers = unflatten(found, self._numbers)
 
-    def to(self, device: torch.device, courier: Courier | None, clerk: Clerk | None) -> None:
+    def to(self, device: torch.device, courier: Courier | None) -> None:
         """Move the numbers, and the slots if they are on the device of the parameters."""
         self.settle()
-        self._drop()
+        self._numbers = _moved(self._numbers, device)
         self.slots.to(device)
-        self._set_out(device, courier, clerk)
+        self._courier = courier
+        self._set_out(device)
 
     def close(self) -> None:
         """Let go of the slots' place, and of the memory for copies on their way; the slots stay readable."""
         try:
             self.settle()
         finally:
-            self._drop()
             self._courier = None
             self.slots.close()
 
-    def _set_out(self, device: torch.device, courier: Courier | None, clerk: Clerk | None) -> None:
-        """Record parameters of this device from now on."""
-        self._device, self._courier = device, courier
-        self._clerk = Clerk(device) if clerk is None else clerk
-        self._numbers = _moved(self._numbers, device if courier is None else torch.device("cpu"))
+    def _set_out(self, device: torch.device) -> None:
+        """Compute there from now on."""
+        self._device = device
+        self._plan: Callable[..., tuple[Tensor, Any]] = self._stacked_plan
+        self._side: torch.cuda.Stream | None = None
+        if device.type == "cuda":
+            self._plan = Replayed(self._stacked_plan)
+            self._side = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
-    def _looked_at(self, params: Callable[[], Params]) -> Params:
-        """θ, if it is still of the names and shapes of the start."""
-        live = params()
-        if {name: p.shape for name, p in live.items()} != self._shapes:
-            check_record(live, self._like, 0, slots=False)
-        return live
+    def _stacked_plan(self, losses: Tensor, before: Any, mask: Tensor | None) -> tuple[Tensor, Any]:  # noqa: ANN401
+        """A plan as one tensor (5,), and the state after it."""
+        plan, after = self.conversion.plan(losses, before, mask)
+        return torch.stack([number.to(plan.gain) for number in plan]), after
 
-    def _copy_ahead(self, params: Live, earlier: _Begun | None, stream: torch.cuda.Stream | None) -> _Ready:
-        """Begin to copy θ, in another thread.
+    def _plan_aside(self, losses: Tensor, before: Any, mask: Tensor | None) -> tuple[Fetched, Any]:  # noqa: ANN401
+        """A plan on its way to the host. What it is made from must stay until it has arrived."""
+        if self._side is None:
+            plan, after = self._plan(losses, before, mask)
+            return fetch(plan), after
+        self._side.wait_stream(torch.cuda.current_stream(self._device))
+        with torch.cuda.stream(self._side):
+            plan, after = self._plan(losses, before, mask)
+            return fetch(plan), after
 
-        Args:
-            params: θ.
-            earlier: An iterate that was begun, and not recorded.
-            stream: That of the training.
-        """
-        assert self._courier is not None  # noqa: S101
-        self._release(earlier)
-        live = self._looked_at(params)
-        seen = marks(live)
-        # In this order: whatever the marks know of was given to the stream before, and the copy waits for it.
-        written = None if stream is None else stream.record_event()
-        return _Ready(live, self._courier.hold(live, written), seen)
-
-    def _clear(self, params: Live, stream: torch.cuda.Stream | None) -> _Ready:
-        """Have the last plan carried out, in another thread, on the stream of the training."""
-        with nullcontext() if stream is None else torch.cuda.stream(stream):
-            try:
-                self._catch_up()
-            except Exception as error:  # for the training, whatever becomes of what was begun
-                self._failure = error
-            self._carried = None if stream is None else stream.record_event()
-        return _Ready(self._looked_at(params), None, [])
-
-    def _held(self, begun: _Begun | None, params: Callable[[], Params]) -> Held:
-        """The copy that was made ahead if θ is still the same; else one that is made now."""
-        assert self._courier is not None  # noqa: S101
-        if begun is None or not begun.ready.wait():  # what the thread stumbled over may be over
-            return self._courier.hold(self._looked_at(params))
-        ready = begun.ready.result()
-        live = ready.live if begun.params.still(ready.live) else self._looked_at(params)
-        if ready.copy is not None:
-            if ready.marks == marks(live):
-                return ready.copy
-            self._courier.release(ready.copy)
-        return self._courier.hold(live)
-
-    def _new_plan(self, losses: Arriving) -> Later[_Plan]:
-        """From losses that are on their way, and the numbers after what is queued."""
-        numbers, queued = self._numbers, self._queued
-
-        def make() -> _Plan:
-            values, mask = losses.wait()
-            return _planned(self.conversion, values, numbers if queued is None else queued.plan.result().after, mask)
-
-        return Later(make)
-
-    def _catch_up(self) -> None:
-        """Have done what is queued."""
-        failure, self._failure = self._failure, None
-        if failure is not None:
-            raise failure
-        carried, self._carried = self._carried, None
-        if carried is not None:
-            torch.cuda.current_stream(self._device).wait_event(carried)
-        queued, self._queued = self._queued, None
-        if queued is None:
-            return
-        assert self._courier is not None  # noqa: S101
-        self._lost = True
-        try:
-            if self._finish(queued.job.result):
-                self._numbers, self._lost = queued.plan.result().after, False
-        finally:
-            self._courier.release(queued.held)
-
-    def _drop(self) -> None:
-        """Forget what was begun."""
-        begun, self._begun = self._begun, None
-        self._release(begun)
-
-    def _release(self, begun: _Begun | None) -> None:
-        copy = begun.ready.result().copy if begun is not None and begun.ready.wait() else None
-        if copy is not None and self._courier is not None:
-            self._courier.release(copy)
-
-    def _finish(self, job: Callable[[], None]) -> bool:
-        """Do a job; whether it was done. If not, the iterate was not recorded."""
+    def _finish(self, job: Callable[[], None], before: Any) -> None:  # noqa: ANN401
+        """Do a job; if it fails, the iterate was not recorded."""
         try:
             job()
         except Exception as error:
+            self._numbers = before
             self.recorded -= 1
             if not (self._keeps and isinstance(error, StoreError)):
                 raise
@@ -439,8 +313,6 @@ class Archive:
                 text = f"{error}. Training goes on, and nothing is recorded until the store can be written to again"
                 warnings.warn(text, RuntimeWarning, stacklevel=2)
             self._warned = True
-            return False
-        return True
 
     def _with(self, copies: list[dict[str, Tensor]]) -> Any:  # noqa: ANN401
         if isinstance(self._numbers, AdaptiveState):
@@ -459,14 +331,6 @@ def _moved(state: Any, device: torch.device) -> Any:  # noqa: ANN401
     return unflatten({name: tensor.to(device) for name, tensor in flatten(state).items()}, state)
 
 
-def _planned(conversion: Planned, losses: Tensor, before: Any, mask: Tensor | None) -> _Plan:  # noqa: ANN401
-    plan, after = conversion.plan(losses, before, mask)
-    return _Plan(Numbers.of(plan), after)
-
-
-def _carry_out_late(plan: Later[_Plan], held: Held, slots: Slots) -> None:
-    carry_out(plan.result().plan, held.wait(), slots)
-
-
-def _stream(device: torch.device) -> torch.cuda.Stream | None:
-    return torch.cuda.current_stream(device) if device.type == "cuda" else None
+def _carry_out_late(plan: Fetched, held: Held, slots: Slots) -> None:
+    into, other, mix, write, gain = plan.wait().tolist()
+    carry_out(Numbers(int(into), int(other), mix, int(write), gain), held.wait(), slots)

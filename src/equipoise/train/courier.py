@@ -1,19 +1,16 @@
 """How θ reaches the slots when the plan for it is not known yet.
 
-On an accelerator, a plan is made on the host from losses that are still on their way. So θ is copied, and the plan is
-carried out on the copy when it is known.
+On an accelerator, reading a plan would make the host wait. So θ is copied and its plan read when it has arrived.
 """
 
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from typing import ClassVar, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
-from equipoise.conversion.protocol import Params, record_dtype
-from equipoise.host import done
-from equipoise.train.later import enter
+from equipoise.conversion.protocol import Params, marks, record_dtype
 from equipoise.train.slots import Given
 
 __all__ = ["Aside", "Courier", "Held", "Job", "ToHost"]
@@ -36,8 +33,6 @@ class Held(NamedTuple):
     copied: torch.cuda.Event | None
     packs: tuple[tuple[_Pack, _Pack], ...] = ()
     """Those of it that travel together: where they set out, and where they arrive."""
-    sources: tuple[Tensor, ...] = ()
-    """Kept, so that their memory is not used for something else while it is read."""
 
     def wait(self) -> dict[str, Tensor]:
         """The copy, once it is there."""
@@ -63,20 +58,12 @@ class Job(Protocol):
 class Courier(Protocol):
     """Copies θ, and sees to it that plans are carried out. One plan at a time."""
 
-    ahead: ClassVar[bool]
-    """Whether θ should be copied as soon as it is known, by another thread, and while the last plan is carried out."""
-
-    def hold(self, params: Params, after: torch.cuda.Event | None = None) -> Held:
-        """A copy of θ; `guard` must follow before θ is written to.
-
-        Args:
-            params: θ.
-            after: What the copy waits for; None: what the current stream was given so far.
-        """
+    def send(self, params: Params) -> None:
+        """Begin to copy θ, which is likely to be held next."""
         ...
 
-    def guard(self, held: Held) -> None:
-        """Whatever the current stream is given from now on comes after the copy."""
+    def hold(self, params: Params) -> Held:
+        """A copy of θ as it is now, whatever the device writes to θ from now on."""
         ...
 
     def run(self, job: Callable[[], None]) -> Job:
@@ -91,20 +78,18 @@ class Courier(Protocol):
 class Aside:
     """θ is put aside on its own device, and plans are carried out there when the next one comes."""
 
-    ahead: ClassVar[bool] = False
-
     def __init__(self) -> None:
         self._aside: dict[str, Tensor] = {}
 
-    def hold(self, params: Params, after: torch.cuda.Event | None = None) -> Held:  # noqa: ARG002
-        """A copy on the device, in the order of the current stream."""
+    def send(self, params: Params) -> None:
+        """A copy on the device is quick: it is made when it is needed."""
+
+    def hold(self, params: Params) -> Held:
+        """A copy on the device; work that it is given later comes after it."""
         if not self._aside:
             self._aside = {name: torch.empty_like(p, dtype=record_dtype(p)) for name, p in params.items()}
         _copy(self._aside, params)
         return Held(self._aside, None)
-
-    def guard(self, held: Held) -> None:
-        """The stream has it in its order."""
 
     def run(self, job: Callable[[], None]) -> Job:
         """Later, by whoever asks for the result."""
@@ -124,6 +109,15 @@ class _Waiting(NamedTuple):
         self.job()
 
 
+class _Sent(NamedTuple):
+    """A copy that was begun, and what tells whether it is still one."""
+
+    held: Held
+    marks: list[tuple[int, int]]
+    sources: list[Tensor]
+    """Kept, so that their memory is not used for something else while it is read."""
+
+
 class ToHost:
     """θ travels to the host beside the work of the device, and one thread carries plans out there.
 
@@ -135,33 +129,62 @@ class ToHost:
         device: Where θ is.
     """
 
-    ahead: ClassVar[bool] = True
-
     def __init__(self, device: torch.device) -> None:
         self._cuda = device.type == "cuda"
         self._device = device
         self._side = torch.cuda.Stream(device) if self._cuda else None  # type: ignore[no-untyped-call]
         self._free: list[Held] = []
         self._kinds: list[torch.dtype] = []
+        self._sent: _Sent | None = None
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="equipoise-store")
 
-    def hold(self, params: Params, after: torch.cuda.Event | None = None) -> Held:
-        """A copy on the host, on its way."""
+    def send(self, params: Params) -> None:
+        """Begin to copy θ; whatever is written to it before `hold` is noticed there, unless through `.data`."""
+        if self._device.type not in {"cpu", "cuda"}:
+            return
+        self._drop()
+        self._sent = _Sent(self._begin(params), marks(params), [p.detach() for p in params.values()])
+
+    def hold(self, params: Params) -> Held:
+        """The copy that was sent, if θ is still the same; else one made now."""
+        if self._sent is not None and self._sent.marks != marks(params):
+            self._drop()
+        sent, self._sent = self._sent, None
+        held = self._begin(params) if sent is None else sent.held
+        if held.copied is not None:  # from here on θ may be overwritten
+            torch.cuda.current_stream(self._device).wait_event(held.copied)
+        return held
+
+    def run(self, job: Callable[[], None]) -> Job:
+        """At once, by the thread."""
+        return self._thread.submit(_on_device, self._device, job)
+
+    def release(self, held: Held) -> None:
+        """Its memory is free for the next, if that is of the same kind."""
+        if [t.dtype for t in held.params.values()] == self._kinds:
+            self._free.append(held._replace(copied=None))
+
+    def _drop(self) -> None:
+        """Forget a copy that was sent in vain."""
+        sent, self._sent = self._sent, None
+        if sent is not None:
+            self.release(sent.held)
+
+    def _begin(self, params: Params) -> Held:
+        """A copy on its way, beside the current stream and after what that was given so far."""
         kinds = [p.dtype for p in params.values()]
         if kinds != self._kinds:  # other memory is needed
             self._kinds, self._free = kinds, []
-        sources = tuple(p.detach() for p in params.values())
         if self._side is None:
-            return self._send(params)._replace(sources=sources)
-        if after is None:
-            self._side.wait_stream(torch.cuda.current_stream(self._device))
-        else:
-            self._side.wait_event(after)
+            return self._travel(params)
+        self._side.wait_stream(torch.cuda.current_stream(self._device))
         with torch.cuda.stream(self._side):  # the memory of packs, too, is this stream's
-            to = self._send(params)
-        return to._replace(copied=done(self._side), sources=sources)
+            held = self._travel(params)
+        copied = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]  # the thread waits asleep
+        copied.record(self._side)
+        return held._replace(copied=copied)
 
-    def _send(self, params: Params) -> Held:
+    def _travel(self, params: Params) -> Held:
         to = self._free.pop() if self._free else self._memory(params)
         large = dict(to.params)
         for here, there in to.packs:
@@ -178,23 +201,11 @@ class ToHost:
         packs = [(_Pack(group, self._device), _Pack(group, cpu, pinned=self._cuda)) for group in _small(params)]
         return Held(given, None, tuple(packs))
 
-    def guard(self, held: Held) -> None:
-        """The stream waits for it."""
-        if held.copied is not None:
-            torch.cuda.current_stream(self._device).wait_event(held.copied)
-
-    def run(self, job: Callable[[], None]) -> Job:
-        """At once, by the thread."""
-        return self._thread.submit(_on_device, self._device, job)
-
-    def release(self, held: Held) -> None:
-        """Its memory is free for the next, if that is of the same kind."""
-        if [t.dtype for t in held.params.values()] == self._kinds:
-            self._free.append(held._replace(copied=None, sources=()))
-
 
 def _on_device(device: torch.device, job: Callable[[], None]) -> None:
-    enter(device)
+    """A thread is else on the first device, and would take memory there."""
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
     job()
 
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from equipoise.errors import IdealPointWarning, NonFiniteLossError
-from equipoise.train.later import Arriving, arriving
+from equipoise.host import Fetched, fetch
 from equipoise.weighting.floor import below, lowered
 
 __all__ = ["Floor", "Watch", "sound"]
@@ -18,7 +18,9 @@ class _Shown(NamedTuple):
     """Losses that are still to be looked at."""
 
     step: int
-    on_host: Arriving
+    values: Fetched
+    present: Fetched | None
+    """The mask, where it is needed."""
     floor: "Floor | None"
 
 
@@ -73,14 +75,7 @@ class Watch:
         self.names, self.when = names, when
         self._shown: list[_Shown] = []
 
-    def show(
-        self,
-        values: Tensor,
-        step: int,
-        floor: Floor | None = None,
-        mask: Tensor | None = None,
-        on_host: Arriving | None = None,
-    ) -> None:
+    def show(self, values: Tensor, step: int, floor: Floor | None = None, mask: Tensor | None = None) -> None:
         """Look at losses (m,), now or later.
 
         Args:
@@ -88,7 +83,6 @@ class Watch:
             step: Of which step.
             floor: What they must not lie below, if anything.
             mask: Who is present, (m,).
-            on_host: Both, if they are on their way.
         """
         floor = floor if floor is not None and floor.open else None
         mask = mask if floor is not None and floor.masks else None
@@ -100,17 +94,16 @@ class Watch:
             _refuse(values, self.names, step)
             floor.look(values, None if mask is None else mask.cpu(), step)
         else:
-            on_host = arriving(values, mask) if on_host is None else on_host
-            self._shown.append(_Shown(step, on_host, floor))
+            self._shown.append(_Shown(step, fetch(values), None if mask is None else fetch(mask), floor))
 
     def settle(self) -> None:
         """Look at what was shown before."""
         shown, self._shown = self._shown, []
-        for step, on_host, floor in shown:
-            values, present = on_host.wait()
+        for step, fetched, present, floor in shown:
+            values = fetched.wait()
             _refuse(values, self.names, step)
             if floor is not None:
-                floor.look(values, present, step)
+                floor.look(values, None if present is None else present.wait(), step)
 
 
 def _refuse(values: Tensor, names: tuple[str, ...], step: int) -> None:

@@ -1,14 +1,11 @@
 """Which weightings know the coefficients of a step before its losses."""
 
-from dataclasses import fields, is_dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from equipoise.host import apart
-
-__all__ = ["foresees", "is_far", "looks_ahead"]
+__all__ = ["foresees", "looks_ahead"]
 
 
 def looks_ahead(weighting: Any, preference: Tensor) -> bool:  # noqa: ANN401
@@ -32,10 +29,3 @@ def _depth(kind: type, name: str) -> int:
     """How far up something is defined; beyond all classes for what only an instance has."""
     line = kind.__mro__
     return next((k for k, c in enumerate(line) if name in vars(c)), len(line))
-
-
-def is_far(setting: object) -> bool:
-    """Whether it is a tensor on a device that works beside the host, or has one."""
-    if isinstance(setting, Tensor):
-        return apart(setting.device)
-    return is_dataclass(setting) and any(is_far(getattr(setting, field.name)) for field in fields(setting))

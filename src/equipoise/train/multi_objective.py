@@ -13,7 +13,6 @@ from torch import Tensor, nn
 from equipoise.conversion import Adaptive, Conversion
 from equipoise.conversion.protocol import record_dtype
 from equipoise.errors import StateMismatchError, require
-from equipoise.host import Fetched, apart, fetch
 from equipoise.registry import Method, resolve
 from equipoise.replay import Replayed
 from equipoise.state import flatten, unflatten
@@ -21,12 +20,11 @@ from equipoise.train import arguments, recorded, sharded
 from equipoise.train.checkpoint import check_configuration, check_tensors, describe
 from equipoise.train.distributed import Group, Seen, everywhere, mean_losses, mean_rows
 from equipoise.train.finite import Floor, Watch, sound
-from equipoise.train.foresight import foresees, is_far, looks_ahead
+from equipoise.train.foresight import foresees, looks_ahead
 from equipoise.train.gradients import jacobian_rows, row_dtype, steered
-from equipoise.train.later import Arriving, Clerk, Later, arriving
 from equipoise.train.losses import Counts, Losses, check_graph, stack_counts, stack_losses
 from equipoise.train.monitor import describe_step
-from equipoise.train.pending import Ahead, Call, Mean, Pending
+from equipoise.train.pending import Call, Mean, Pending
 from equipoise.train.steps import attach, detach, overflow, release, unless
 from equipoise.train.stores import new_courier, new_record
 from equipoise.weighting import Weighting
@@ -44,14 +42,6 @@ class _Committed(NamedTuple):
     """c of the last step in which each objective was present; w/m before, (m,)."""
     losses: Tensor
     """f of that step, NaN before, (m,)."""
-
-
-class _Advanced(NamedTuple):
-    """What a thread makes of a step."""
-
-    state: _Committed
-    coefficients: Tensor
-    """c of the next step, (m,)."""
 
 
 class _Saved(NamedTuple):
@@ -162,31 +152,27 @@ class MultiObjective:
         start = self._params()
         floats = [p.dtype for p in start.values() if p.is_floating_point()]
         self._dtype = torch.promote_types(floats[0], torch.float32) if floats else torch.float32
+        self._device = next(iter(start.values())).device
         self._skips = on_nonfinite == "skip"
         self._check, self._store = check, store
-        device = next(iter(start.values())).device
-        self.preference = w.to(device, self._dtype)
-        self._knows = foresees(weighting, self.preference)
-        self._looks_ahead = looks_ahead(weighting, self.preference)
-        self._set_out(device)
+        self._watch, self._replayed = self._new_watch(), self._new_replay()
         self._floor = Floor(self._labels, floor(weighting, w))
         self._accumulates = self._closed = False
         self._compared: Literal["", "training", "given"] = ""
+        self._sent: dict[str, Tensor] | None = None
         self._statistics: dict[str, Tensor] = {}
         self._pending = Pending()
         self._skipped = 0
-        self._advancing: Later[_Advanced] | None = None
-        self._next: Tensor | None = None
-        self._overflow: Fetched | None = None
         self._chosen: _Chosen | None = None
         self._within: _Chosen | None = None
+        self.preference = w.to(self._device, self._dtype)
+        self._knows = foresees(weighting, self.preference)
+        self._looks_ahead = looks_ahead(weighting, self.preference)
         self._state = self._begin()
         if optimizer is not None:
             arguments.check_optimizer(optimizer, start)
             release(optimizer)
-        self._record = new_record(
-            conversion, sharded.local(start), self._template(), store, self._clerk, on_store_error
-        )
+        self._record = new_record(conversion, sharded.local(start), self._template(), store, on_store_error)
         self._optimizer = None if optimizer is None else attach(self, optimizer)
 
     def __repr__(self) -> str:
@@ -219,27 +205,27 @@ class MultiObjective:
         self._watch.settle()
         self._record.poll()
         with self._exactly():
-            values = f.detach().to(self._dtype, copy=self._clerk is None)  # whatever becomes of the losses later
+            values = f.detach().to(self._dtype, copy=True)  # whatever becomes of the losses later
             seen = mean_losses(values, stack_counts(counts, self.names, values), self._group)
             if self._skips and not sound(seen.values):
                 return self._skip()
-            on_host = None if self._clerk is None else arriving(seen.values, seen.mask)
-            self._watch.show(seen.values, self.step + 1, self._floor, seen.mask, on_host)
+            self._watch.show(seen.values, self.step + 1, self._floor, seen.mask)
             if self._within is not None:
                 return self._scalar(f, seen, *self._within)
             if self._pending.calls > 0 and not self._pending.waiting and self._cleared():
                 self._pending = Pending()
-            chosen, rows, ahead = self._weigh(f, seen, on_host)
+            if self._optimizer is not None and self._pending.calls == 0 and not self._pending.waiting:
+                self._send()
+            chosen, rows, ahead = self._weigh(f, seen)
             scalar = self._scalar(f, seen, *chosen)
             if self._optimizer is None:
                 self._record_step(seen.values, seen.mask)
-                ahead = self._take(ahead) if isinstance(ahead, Later) else ahead
                 self._commit(Mean(seen.values, seen.mask, rows, ahead))
                 return scalar
             call = self._pending.add(seen.values, seen.counts, rows, ahead)
             self._chosen = chosen
         assert scalar.grad_fn is not None  # noqa: S101
-        scalar.grad_fn.register_prehook(partial(_differentiated, self, self._pending, call, on_host))
+        scalar.grad_fn.register_prehook(partial(_differentiated, self, self._pending, call))
         return scalar
 
     def record(self, losses: Losses, counts: Counts | None = None) -> None:
@@ -261,7 +247,7 @@ class MultiObjective:
             values = f.detach().to(self._dtype)
             seen = mean_losses(values, stack_counts(counts, self.names, values), self._group)
             self._watch.show(seen.values, self.step + 1)
-            self._compared = "given"
+            self._compared, self._sent = "given", None
             self._enter(seen.values, seen.mask)
 
     def discard(self) -> None:
@@ -270,7 +256,7 @@ class MultiObjective:
         Not needed where `zero_grad` sets gradients to None, as it does by default: the next backward pass then
         sees that they were cleared.
         """
-        self._pending, self._skipped, self._chosen, self._within = Pending(), 0, None, None
+        self._pending, self._skipped, self._chosen, self._within, self._sent = Pending(), 0, None, None, None
 
     def close(self) -> None:
         """Let go of the optimizer, and of the folder if the store is one; the solution stays, and calls are refused."""
@@ -279,11 +265,7 @@ class MultiObjective:
             detach(self._optimizer)
         self._optimizer = None
         self.discard()
-        try:
-            self._record.close()
-        finally:
-            if self._clerk is not None:
-                self._clerk.rest()
+        self._record.close()
 
     # The answer -------------------------------------------------------------------------------
 
@@ -340,13 +322,12 @@ class MultiObjective:
     @property
     def duals(self) -> Tensor | None:
         """λ after the last step, where the weighting has it, (m,)."""
-        found = duals(self.weighting, self._state.weighting)
-        return None if found is None else found.to(self._device)
+        return duals(self.weighting, self._state.weighting)
 
     @property
     def coefficients(self) -> Tensor:
         """Coefficients of the last step in which each objective was present, (m,); w/m before."""
-        return self._state.coefficients.to(self._device)
+        return self._state.coefficients
 
     def metrics(self) -> dict[str, float]:
         """The last step in numbers, for any logger; reading them waits for the device.
@@ -413,12 +394,13 @@ class MultiObjective:
     def to(self, device: torch.device | str) -> "MultiObjective":
         """Move everything to the device that the model is on."""
         self._settle()
-        state = self._state
-        self._set_out(torch.empty(0, device=device).device)
-        self._state = unflatten({name: tensor.to(self._home) for name, tensor in flatten(state).items()}, state)
+        self._device = torch.empty(0, device=device).device
+        moved = {name: tensor.to(self._device) for name, tensor in flatten(self._state).items()}
+        self._state = unflatten(moved, self._state)
         self._statistics = {name: tensor.to(self._device) for name, tensor in self._statistics.items()}
-        courier = None if self._clerk is None else new_courier(self._store, self._device)
-        self._record.to(self._device, courier, self._clerk)
+        self.preference = self.preference.to(self._device)
+        self._watch, self._replayed = self._new_watch(), self._new_replay()
+        self._record.to(self._device, new_courier(self._store, self._device))
         self.discard()
         return self
 
@@ -459,97 +441,43 @@ class MultiObjective:
     # One step ---------------------------------------------------------------------------------
 
     def _begin(self) -> _Committed:
-        template = self._template().to(self._home)
+        template = self._template()
         extra = {}
         if "jacobian" in self.weighting.needs:
             params = self._trained()
             one = torch.empty(1, dtype=row_dtype(params), device=self._device)
             extra["jacobian"] = one.expand(len(template), sum(p.numel() for p in params))
-        c = self._w.to(template) / len(template)
+        c = self.preference.to(template) / len(template)
         return _Committed(self.weighting.init(template, **extra), c, template + torch.nan)
-
-    def _set_out(self, device: torch.device) -> None:
-        """Train there from now on, with the numbers on the host if these are known before the losses."""
-        self._device, self._casts = device, torch.amp.is_autocast_available(device.type)
-        self.preference = self.preference.to(device)
-        self._clerk = Clerk(device) if apart(device) else None
-        # A thread would wait in every step for what is far.
-        self._early = self._clerk is not None and self._knows and not is_far(self.weighting)
-        self._home = torch.device("cpu") if self._early else device
-        self._w = self.preference.to(self._home)
-        self._watch, self._replayed = self._new_watch(), self._new_replay()
 
     def _template(self) -> Tensor:
         """Losses (m,), for their shape, dtype and device."""
         return torch.zeros(len(self.preference), dtype=self._dtype, device=self._device)
 
-    @property
-    def _state(self) -> _Committed:
-        """Where the run stands, once the thread is there."""
-        advancing, self._advancing = self._advancing, None
-        if advancing is not None:
-            self._stands, self._next = advancing.result()
-        return self._stands
-
-    @_state.setter
-    def _state(self, state: _Committed) -> None:
-        self._stands, self._next, self._advancing = state, None, None
-
-    def _weigh(self, f: Tensor, seen: Seen, on_host: Arriving | None) -> tuple[_Chosen, Tensor | None, Ahead | None]:
+    def _weigh(self, f: Tensor, seen: Seen) -> tuple[_Chosen, Tensor | None, _Chosen | None]:
         """This call's coefficients, its gradient rows, and what commits it if it is the only one of its step."""
-        if self._early and on_host is not None:
-            state = self._state
-            if self._next is None:
-                self._next = self._foreseen(state)
-            c = self._next.to(self._device, non_blocking=True)
-            return (c, state.weighting), None, self._advance(on_host, None)
         rows = None
         if self.weighting.needs:
             rows = mean_rows(jacobian_rows(f, self._trained()), seen, self._group)
         if self._looks_ahead and (self._accumulates or self._pending.calls > 0):
             opening = None if self._pending.first is None else self._pending.first.ahead
-            assert not isinstance(opening, Later)  # noqa: S101
             return opening or (self._state.coefficients, self._state.weighting), rows, None
-        ahead = self._update(self._state, Mean(seen.values, seen.mask, rows, None))
+        ahead = self._update(Mean(seen.values, seen.mask, rows, None))
         if seen.mask is None or not self._knows:
             return ahead, rows, ahead
         # Calls of a closure that come later may have objectives that this one has not.
-        return (self._foreseen(self._state), ahead[1]), rows, ahead
-
-    def _foreseen(self, state: _Committed) -> Tensor:
-        """The coefficients of the next step, (m,), ready to travel."""
-        c = self.weighting.foreseen(state.weighting, self._w)
+        c = self.weighting.foreseen(self._state.weighting, self.preference)
         assert c is not None  # noqa: S101
-        c = c.to(self._dtype)
-        return c.pin_memory() if self._early and self._device.type == "cuda" else c
+        return (c.to(self._dtype), ahead[1]), rows, ahead
 
-    def _advance(self, on_host: Arriving, skipped: Fetched | None) -> Later[_Advanced]:
-        """What becomes of a step with these losses, unless the device skips it; still to be run."""
-        before = self._state
-
-        def make() -> _Advanced:
-            values, mask = on_host.wait()
-            if skipped is not None and float(skipped.wait()) > 0:
-                return _Advanced(before, self._foreseen(before))
-            after = self._after(before, Mean(values, mask, None, None))
-            return _Advanced(after, self._foreseen(after))
-
-        return Later(make)
-
-    def _after(self, before: _Committed, mean: Mean) -> _Committed:
-        """Where the run stands after a step."""
-        assert not isinstance(mean.ahead, Later)  # noqa: S101
-        c, state = self._update(before, mean) if mean.ahead is None else mean.ahead
-        values = mean.values if mean.mask is None else torch.where(mean.mask, mean.values, before.losses)
-        return _Committed(state, c, values)
-
-    def _update(self, before: _Committed, mean: Mean) -> _Chosen:
+    def _update(self, mean: Mean) -> tuple[Tensor, Any]:
         """The coefficients for these losses, last ones where absent, and the weighting's state after them."""
         given = {} if mean.rows is None else {"jacobian": lambda J: J, "gramian": lambda J: J @ J.mT}
         extra = {need: given[need](mean.rows) for need in self.weighting.needs}
+        state = self._state
         update = self.weighting.update if self._replayed is None else self._replayed
-        c, after = update(mean.values, before.weighting, self._w, mask=mean.mask, **extra)
-        return c if mean.mask is None else torch.where(mean.mask, c, before.coefficients), after
+        c, after = update(mean.values, state.weighting, self.preference, mask=mean.mask, **extra)
+        return c if mean.mask is None else torch.where(mean.mask, c, state.coefficients), after
 
     def _scalar(self, f: Tensor, seen: Seen, c: Tensor, state: Any) -> Tensor:  # noqa: ANN401
         """Σ c_i f_i with this rank's share of each loss, or Σ c_i Y_i where the weighting has its own rows Y."""
@@ -582,9 +510,8 @@ class MultiObjective:
         require(self._pending.calls > 0, rule, "none since the last step")
         require(not self._cleared(), rule, "that its gradients were cleared before the step")
         with self._exactly():
-            mean, skipped = self._pending.mean(), overflow(optimizer)
-            self._overflow = fetch(skipped) if self._early and skipped is not None else None  # before the step's work
-            self._record_step(unless(skipped, mean.values), mean.mask)
+            mean = self._pending.mean()
+            self._record_step(unless(overflow(optimizer), mean.values), mean.mask)
 
     def _pass_if_idle(self) -> None:
         """Let the step that comes pass if it has neither calls nor gradients: it moves nothing."""
@@ -605,17 +532,14 @@ class MultiObjective:
         return evaluate
 
     def _after_step(self, optimizer: torch.optim.Optimizer) -> None:
-        pending = self._pending
+        pending, before = self._pending, self._state
         if pending.calls > 0:
             self._accumulates = self._accumulates or pending.calls > 1
             with self._exactly():
                 mean, skipped = pending.mean(), overflow(optimizer)
                 if skipped is None:
                     self._commit(mean)
-                elif self._early:
-                    self._commit(mean._replace(ahead=None), self._overflow)
                 else:
-                    before = self._state
                     self._commit(mean._replace(values=unless(skipped, mean.values), ahead=None))
                     self._keep(before, taken=skipped == 0)
         self.discard()
@@ -628,21 +552,11 @@ class MultiObjective:
             losses=torch.where(taken, now.losses, before.losses),
         )
 
-    def _commit(self, mean: Mean, skipped: Fetched | None = None) -> None:
-        if not self._early:
-            self._state = self._after(self._state, mean)
-        elif isinstance(mean.ahead, Later):
-            self._advancing = mean.ahead
-        else:
-            on_host = arriving(mean.values, mean.mask)
-            self._advancing = self._take(self._advance(on_host, skipped))
+    def _commit(self, mean: Mean) -> None:
+        c, state = self._update(mean) if mean.ahead is None else mean.ahead
+        values = mean.values if mean.mask is None else torch.where(mean.mask, mean.values, self._state.losses)
+        self._state = self._state._replace(weighting=state, coefficients=c, losses=values)
         self.step += 1
-
-    def _take(self, work: Later[_Advanced]) -> Later[_Advanced]:
-        """Have it done."""
-        assert self._clerk is not None  # noqa: S101
-        self._clerk.take([work])
-        return work
 
     def _record_step(self, values: Tensor, mask: Tensor | None) -> None:
         if self._due():
@@ -653,23 +567,17 @@ class MultiObjective:
         due = self.every is not None and (self.step + 1) % self.every == 0
         return due and self._compared != "given"
 
-    def _foresee(self, call: Call, on_host: Arriving) -> None:
-        """Let another thread begin with the step of this call, while the device computes its gradients."""
-        works: list[Later[Any]] = []
+    def _send(self) -> None:
+        """Let θ⁽ᵗ⁾ travel to its store while the device computes gradients: until the step it stays as it is."""
         if self._due() and not self._params.sharded:  # shards may be out of sight now
-            works += self._record.begin(self._params, call.values, on_host)
-        if isinstance(call.ahead, Later):
-            works.insert(1, call.ahead)  # the next call waits for it; for the plan, only the step after it
-        if works and self._clerk is not None:
-            self._clerk.take(works)
+            self._sent = self._params()
+            self._record.send(self._sent)
 
     def _enter(self, values: Tensor, mask: Tensor | None) -> None:
+        sent, self._sent = self._sent, None
+        params = sent if sent is not None and self._params.still(sent) else self._params()
         self._statistics = {}
-        self._record.update(self._live, values, mask)
-
-    def _live(self) -> dict[str, Tensor]:
-        """What is recorded of the model: of sharded parameters, this rank's parts."""
-        return sharded.local(self._params()) if self._params.sharded else self._params()
+        self._record.update(sharded.local(params) if self._params.sharded else params, values, mask)
 
     def _skip(self) -> Tensor:
         self._skipped += 1
@@ -693,7 +601,7 @@ class MultiObjective:
     def _exactly(self) -> AbstractContextManager[None]:
         """Without graphs, and in the precision that things are in."""
         kind = self._device.type
-        mixed = self._casts and torch.is_autocast_enabled(kind)
+        mixed = torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind)
         return _plainly(kind, mixed=mixed) if mixed or torch.is_inference_mode_enabled() else torch.no_grad()
 
     def _settle(self) -> None:
@@ -703,7 +611,7 @@ class MultiObjective:
 
     def _new_replay(self) -> Replayed[..., tuple[Tensor, Any]] | None:
         """The weighting's arithmetic as one launch, where the time of a step is that of its launches."""
-        plain = self.weighting.traceable and not self.weighting.needs and not self._early
+        plain = self.weighting.traceable and not self.weighting.needs
         return Replayed(self.weighting.update) if plain and self._device.type == "cuda" else None
 
     def _new_watch(self) -> Watch:
@@ -716,20 +624,12 @@ class MultiObjective:
 
 @contextmanager
 def _plainly(kind: str, *, mixed: bool) -> Iterator[None]:
-    # What is made in inference mode cannot be written to outside of it, and modes are a thread's own.
+    # What is made in inference mode cannot be written to outside of it.
     uncast = torch.autocast(kind, enabled=False) if mixed else nullcontext()
     with torch.inference_mode(mode=False), torch.no_grad(), uncast:
         yield
 
 
-def _differentiated(
-    run: MultiObjective,
-    pending: Pending,
-    call: Call,
-    on_host: Arriving | None,
-    gradients: tuple[Tensor, ...],  # noqa: ARG001
-) -> None:
-    if pending is not run._pending:
-        return  # discarded, or of a run that was closed
-    if pending.differentiated(call, run._cleared) and on_host is not None:
-        run._foresee(call, on_host)
+def _differentiated(run: MultiObjective, pending: Pending, call: Call, gradients: tuple[Tensor, ...]) -> None:  # noqa: ARG001
+    if pending is run._pending:  # else it was discarded, or is of a run that was closed
+        pending.differentiated(call, run._cleared)

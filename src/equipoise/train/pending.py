@@ -7,13 +7,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from equipoise.train.later import Later
-
-__all__ = ["Ahead", "Call", "Mean", "Pending"]
-
-
-Ahead = tuple[Tensor, Any] | Later[Any]
-"""The coefficients of a step and the weighting's state after it, or whatever another thread makes of its losses."""
+__all__ = ["Call", "Mean", "Pending"]
 
 
 class Call(NamedTuple):
@@ -25,8 +19,8 @@ class Call(NamedTuple):
     """Samples, (m,); None: as many as in any other call."""
     rows: Tensor | None
     """Their gradients, (m, d), for weightings that need them."""
-    ahead: Ahead | None
-    """What follows if the step has no other call."""
+    ahead: tuple[Tensor, Any] | None
+    """The coefficients and the state that follow if the step has no other call."""
     wave: int
     """Calls made before any of them was differentiated share a number."""
 
@@ -37,7 +31,7 @@ class Mean(NamedTuple):
     values: Tensor
     mask: Tensor | None
     rows: Tensor | None
-    ahead: Ahead | None
+    ahead: tuple[Tensor, Any] | None
 
 
 @dataclass
@@ -61,7 +55,7 @@ class Pending:
     _wave: int = 0
     _last_wave: int = 0
 
-    def add(self, values: Tensor, counts: Tensor | None, rows: Tensor | None, ahead: Ahead | None) -> Call:
+    def add(self, values: Tensor, counts: Tensor | None, rows: Tensor | None, ahead: tuple[Tensor, Any] | None) -> Call:
         """A new call."""
         if not self.waiting:
             self._wave += 1
@@ -69,15 +63,11 @@ class Pending:
         self.waiting.append(call)
         return call
 
-    def differentiated(self, call: Call, cleared: Callable[[], bool]) -> bool:
-        """The call's backward pass begins; `cleared` tells whether no gradients are there.
-
-        Returns:
-            Whether it is the first of its step that counts.
-        """
+    def differentiated(self, call: Call, cleared: Callable[[], bool]) -> None:
+        """The call's backward pass begins; `cleared` tells whether no gradients are there."""
         remaining = [other for other in self.waiting if other is not call]
         if len(remaining) == len(self.waiting):
-            return False  # a second backward pass of one call
+            return  # a second backward pass of one call
         self.waiting = remaining
         if self.calls > 0 and self._last_wave != call.wave and cleared():
             self.calls, self.first, self.total, self.samples, self.rows = 0, None, None, None, None
@@ -88,7 +78,6 @@ class Pending:
             with torch.no_grad():
                 self._sum(self.first, call)
         self.calls += 1
-        return self.calls == 1
 
     def mean(self) -> Mean:
         """What the calls say together; one alone says what it said, bit for bit."""

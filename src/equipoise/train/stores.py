@@ -8,10 +8,10 @@ import torch
 from torch import Tensor
 
 from equipoise.conversion import Conversion
+from equipoise.host import apart
 from equipoise.train.archive import Archive, Direct, Planned, Record, capacity
 from equipoise.train.courier import Aside, Courier, ToHost
 from equipoise.train.disk import OnDisk
-from equipoise.train.later import Clerk
 from equipoise.train.slots import Slots, on_device, on_host
 
 __all__ = ["new_courier", "new_record"]
@@ -25,7 +25,6 @@ def new_record(
     params: Mapping[str, Tensor],
     losses: Tensor,
     store: _Store,
-    clerk: Clerk | None,
     on_error: Literal["raise", "keep"],
 ) -> Record:
     """A record of nothing yet.
@@ -35,18 +34,18 @@ def new_record(
         params: θ at the start; of sharded parameters this rank's parts.
         losses: Of shape (m,); looked at for dtype and device only.
         store: Where its copies live.
-        clerk: Who makes plans while the host does not wait for the device; None: the host may wait.
         on_error: What a store that cannot be written to does, see `Archive`.
     """
     if not isinstance(conversion, Planned):
         return Direct(conversion, params, losses)
     slots = _open_slots(store, params, capacity(conversion))
-    courier = None if clerk is None else new_courier(store, losses.device)
-    return Archive(conversion, params, losses, slots, courier, clerk, on_error=on_error)
+    return Archive(conversion, params, losses, slots, new_courier(store, losses.device), on_error=on_error)
 
 
-def new_courier(store: _Store, device: torch.device) -> Courier:
-    """The courier from a device that works beside the host to a store."""
+def new_courier(store: _Store, device: torch.device) -> Courier | None:
+    """The courier from a device to a store; None where the host does not wait for a device."""
+    if not apart(device):
+        return None
     return Aside() if store == "device" else ToHost(device)
 
 
