@@ -6,11 +6,12 @@ between, and so must the last use of memory and its next use by the stream that 
 host is not seen.
 """
 
+import threading
 import traceback
 import weakref
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import torch
@@ -21,7 +22,7 @@ from torch.utils._pytree import tree_leaves
 import equipoise as eq
 from equipoise.host import Fetched
 from equipoise.train.archive import Archive
-from equipoise.train.courier import ToHost
+from equipoise.train.courier import Job, ToHost
 
 Clock = defaultdict[int, int]
 FREE = frozenset(
@@ -46,7 +47,9 @@ class Device:
     def __init__(self) -> None:
         self.clocks: defaultdict[int, Clock] = defaultdict(lambda: defaultdict(int))
         self.host: Clock = defaultdict(int)
-        self.current, self.streams = [0], 0
+        self.elsewhere: Clock = defaultdict(int)
+        """What the thread of a store has waited for."""
+        self.current, self.streams, self.thread = [0], 0, threading.get_ident()
         self.used: dict[int, Use] = {}
         self.given_back: defaultdict[int, list[Use]] = defaultdict(list)
         self.races: Counter[str] = Counter()
@@ -158,7 +161,24 @@ class Event:
         self.clock = dict(stream.clock)
 
     def synchronize(self) -> None:
-        merge(self.device.host, self.clock)
+        here = threading.get_ident() == self.device.thread
+        merge(self.device.host if here else self.device.elsewhere, self.clock)
+
+
+class Work(NamedTuple):
+    """What a store's thread was given; who has its result has waited for what it waited for."""
+
+    device: Device
+    job: Job
+
+    def done(self) -> bool:
+        return self.job.done()
+
+    def result(self) -> None:
+        try:
+            self.job.result()
+        finally:
+            merge(self.device.host, self.device.elsewhere)
 
 
 @pytest.fixture
@@ -180,6 +200,8 @@ def device(monkeypatch) -> Device:
     monkeypatch.setattr(torch.cuda, "stream", lambda stream: stream)
     for module in ("archive", "finite"):
         monkeypatch.setattr(f"equipoise.train.{module}.fetch", fetch)
+    given = ToHost.run
+    monkeypatch.setattr(ToHost, "run", lambda courier, job: Work(device, given(courier, job)))
     return device
 
 
