@@ -13,7 +13,7 @@ class Fetched(NamedTuple):
 
     tensor: Tensor
     """Not to be read before `wait`."""
-    arrived: torch.Event | None
+    arrived: torch.Event | torch.cuda.Event | None
     """When it is there; None: it is."""
 
     def wait(self) -> Tensor:
@@ -28,10 +28,11 @@ def fetch(tensor: Tensor) -> Fetched:
     tensor = tensor.detach()
     if tensor.device.type == "cpu":
         return Fetched(tensor.clone(), None)
-    pinned = tensor.device.type == "cuda"
-    host = torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu", pin_memory=pinned)
+    cuda = tensor.device.type == "cuda"
+    host = torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu", pin_memory=cuda)
     host.copy_(tensor, non_blocking=True)
-    arrived = torch.Event(tensor.device)
+    # Whoever waits sleeps, where that can be had.
+    arrived = torch.cuda.Event(blocking=True) if cuda else torch.Event(tensor.device)  # type: ignore[no-untyped-call]
     arrived.record()
     return Fetched(host, arrived)
 

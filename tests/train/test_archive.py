@@ -1,5 +1,7 @@
 """Plans carried out by their numbers: the same archive, in place."""
 
+from typing import Any
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -111,3 +113,29 @@ def test_only_the_slots_of_the_plan_are_touched():
     assert held["x"].flatten().tolist() == [2.5, 100.0, 60.0]
     carry_out(Numbers(into=0, other=0, mix=0.0, write=0, gain=0.0), theta, slots)
     assert held["x"].flatten().tolist() == [2.5, 100.0, 60.0]
+
+
+class Doubled(eq.Last):
+    """The last iterate, in its own way."""
+
+    def update(self, params: Any, losses: Any, state: Any, *, mask: Any = None) -> Any:
+        return super().update({name: 2 * p for name, p in params.items()}, losses, state, mask=mask)
+
+
+def test_a_conversion_that_changes_what_is_done_does_it_itself(toy, preference):
+    run = toy()
+    mol = eq.MultiObjective(run.model, eq.OMD(), preference, Doubled(), run.optimizer)
+    run.run(mol, 3)
+    before = {name: 2 * p.detach() for name, p in run.model.named_parameters()}
+    run.run(mol, 1)
+    torch.testing.assert_close({name: mol.solution()[name] for name in before}, before)
+    with pytest.raises(ValueError, match="store must be"):
+        eq.MultiObjective(run.model, eq.OMD(), preference, Doubled(), store="host")
+
+
+def test_other_dtypes_are_converted_one_by_one():
+    old = on_device({"a": torch.zeros(3), "b": torch.ones(2)}, 1)
+    new = {"a": torch.ones(3).bfloat16(), "b": torch.zeros(2)}
+    carry_out(Numbers(0, 0, 0.0, 0, 0.25), new, old)
+    assert old.read(0)["a"].tolist() == [0.25] * 3
+    assert old.read(0)["b"].tolist() == [0.75] * 2

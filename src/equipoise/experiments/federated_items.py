@@ -126,7 +126,9 @@ def _table_text(request: Request) -> None:
         page.show(_sheet(title, entries), _beside_paper(title, entries))
         page.say("The paper's numbers are those of tab:3, which other settings have made: none is claimed.")
         page.show(_every_output(entries))
-        page.show(_to_ls(entries))
+        to_ls = _to_ls(entries)
+        if to_ls.rows:
+            page.show(to_ls)
     say_absent(page, kept, {(entry.task, entry.row.name) for entry in found})
     page.finish((result for entry in found for result in entry.results), as_json(found, "text"))
 

@@ -15,7 +15,7 @@ class Score(NamedTuple):
     std: float
 
     def text(self, digits: int = 3, *, signed: bool = False) -> str:
-        """Both; one run alone has no deviation."""
+        """Both; a deviation of 0, as one run alone has it, is left out."""
         mean = f"{self.mean:{'+' if signed else ''}.{digits}f}"
         return mean if self.std == 0 else f"{mean}±{self.std:.{digits}f}"
 

@@ -9,7 +9,7 @@ import warnings
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol, TypeGuard
 
 import torch
 from torch import Tensor
@@ -24,10 +24,19 @@ from equipoise.state import flatten, unflatten
 from equipoise.train.courier import Courier, Held, Job
 from equipoise.train.slots import Numbers, Slots, carry_out
 
-__all__ = ["Archive", "Direct", "Planned", "Record", "capacity"]
+__all__ = ["Archive", "Direct", "Planned", "Record", "capacity", "is_planned"]
 
 Planned = Adaptive | Average | Last
 """Conversions that say what happens to the copies instead of doing it."""
+
+
+def is_planned(conversion: object) -> TypeGuard[Planned]:
+    """Whether it is one of them, and its plan says all: a class that changes what is done besides is its own."""
+    methods = ("init", "update", "output")
+    return any(
+        isinstance(conversion, kind) and all(getattr(type(conversion), name) is getattr(kind, name) for name in methods)
+        for kind in (Adaptive, Average, Last)
+    )
 
 
 def capacity(conversion: Planned) -> int:
@@ -279,16 +288,12 @@ class Archive:
     def _set_out(self, device: torch.device) -> None:
         """Compute there from now on."""
         self._device = device
-        self._plan: Callable[..., tuple[Tensor, Any]] = self._stacked_plan
+        # No method of its own: whoever refers to himself goes late, and with him his copies.
+        self._plan: Callable[..., tuple[Tensor, Any]] = partial(_stacked_plan, self.conversion)
         self._side: torch.cuda.Stream | None = None
         if device.type == "cuda":
-            self._plan = Replayed(self._stacked_plan)
+            self._plan = Replayed(self._plan)
             self._side = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
-
-    def _stacked_plan(self, losses: Tensor, before: Any, mask: Tensor | None) -> tuple[Tensor, Any]:  # noqa: ANN401
-        """A plan as one tensor (5,), and the state after it."""
-        plan, after = self.conversion.plan(losses, before, mask)
-        return torch.stack([number.to(plan.gain) for number in plan]), after
 
     def _plan_aside(self, losses: Tensor, before: Any, mask: Tensor | None) -> tuple[Fetched, Any]:  # noqa: ANN401
         """A plan on its way to the host. What it is made from must stay until it has arrived."""
@@ -329,6 +334,17 @@ def _bare(state: Any) -> Any:  # noqa: ANN401
 
 def _moved(state: Any, device: torch.device) -> Any:  # noqa: ANN401
     return unflatten({name: tensor.to(device) for name, tensor in flatten(state).items()}, state)
+
+
+def _stacked_plan(
+    conversion: Planned,
+    losses: Tensor,
+    before: Any,  # noqa: ANN401
+    mask: Tensor | None,
+) -> tuple[Tensor, Any]:
+    """A plan as one tensor (5,), and the state after it."""
+    plan, after = conversion.plan(losses, before, mask)
+    return torch.stack([number.to(plan.gain) for number in plan]), after
 
 
 def _carry_out_late(plan: Fetched, held: Held, slots: Slots) -> None:

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from equipoise import preference as preferences
 from equipoise.conversion import Adaptive, Conversion
 from equipoise.errors import require
-from equipoise.train.archive import Planned
+from equipoise.train.archive import is_planned
 from equipoise.weighting import Weighting
 
 __all__ = [
@@ -96,7 +96,7 @@ def check_store(store: object, conversion: Conversion[Any]) -> None:
     rule = 'store must be "device", "host" or a folder'
     require(isinstance(store, str | os.PathLike) and os.fspath(store) != "", rule, repr(store))
     require(
-        store == "device" or isinstance(conversion, Planned),
+        store == "device" or is_planned(conversion),
         'store must be "device" for a conversion other than Last, Average and Adaptive',
         repr(store),
     )
@@ -110,6 +110,6 @@ def check_sharded(weighting: Weighting[Any], conversion: Conversion[Any], on_non
         weighting,
     )
     rule = "conversion must be Last, Average or Adaptive where parameters are sharded"
-    require(isinstance(conversion, Planned), rule, conversion)
+    require(is_planned(conversion), rule, conversion)
     rule = 'on_nonfinite must be "raise" where parameters are sharded: a call that is left out has no backward pass'
     require(on_nonfinite == "raise", rule, on_nonfinite)

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from equipoise.conversion import Conversion
 from equipoise.host import apart
-from equipoise.train.archive import Archive, Direct, Planned, Record, capacity
+from equipoise.train.archive import Archive, Direct, Record, capacity, is_planned
 from equipoise.train.courier import Aside, Courier, ToHost
 from equipoise.train.disk import OnDisk
 from equipoise.train.slots import Slots, on_device, on_host
@@ -36,7 +36,7 @@ def new_record(
         store: Where its copies live.
         on_error: What a store that cannot be written to does, see `Archive`.
     """
-    if not isinstance(conversion, Planned):
+    if not is_planned(conversion):
         return Direct(conversion, params, losses)
     slots = _open_slots(store, params, capacity(conversion))
     return Archive(conversion, params, losses, slots, new_courier(store, losses.device), on_error=on_error)

@@ -88,7 +88,8 @@ class Weighting(Protocol[S]):
     def foreseen(self, state: S, preference: Tensor) -> Tensor | None:
         """The coefficients (*B, m) that `update` will give, where they do not depend on the losses; else None.
 
-        In the working dtype. Who knows them early need not wait for the losses.
+        In the working dtype. `MultiObjective` asks for them where a step has several calls, or a call has some of the
+        objectives only.
         """
         return None
 
