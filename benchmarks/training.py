@@ -631,6 +631,7 @@ def measure(device: torch.device, *, quick: bool) -> Iterator[Row]:
         yield from cost(residual(device, 13), 1.02, 5 if quick else 15, 0 if quick else 3)
         for each, side in ((26, 32), (52, 32), (13, 64)):
             yield from cost(residual(device, each, side), 1.02, 5 if quick else 15, 0, gramian=False)
+        yield from cost(fully_connected(device, 10, 64), None, 5 if quick else 15, 0, gramian=False)
         small = residual(device, 13)
         yield from cost(replace(small, smallest=small.shape, compiled=True), 1.02, 5 if quick else 15, 0, gramian=False)
     yield from memory(device, steps)
