@@ -31,8 +31,11 @@ def fetch(tensor: Tensor) -> Fetched:
     cuda = tensor.device.type == "cuda"
     host = torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu", pin_memory=cuda)
     host.copy_(tensor, non_blocking=True)
-    # Whoever waits sleeps, where that can be had.
-    arrived = torch.cuda.Event(blocking=True) if cuda else torch.Event(tensor.device)  # type: ignore[no-untyped-call]
+    if cuda:
+        sleeper = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]  # whoever waits sleeps
+        sleeper.record(torch.cuda.current_stream(tensor.device))
+        return Fetched(host, sleeper)
+    arrived = torch.Event(tensor.device)
     arrived.record()
     return Fetched(host, arrived)
 
