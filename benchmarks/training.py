@@ -37,7 +37,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -123,8 +123,7 @@ class Task:
     @property
     def title(self) -> str:
         """For the table."""
-        name = f"{self.name}, compiled" if self.compiled else self.name
-        return f"{name}, m = {self.m}, batch {self.m * self.per_objective}"
+        return f"{self.name}, m = {self.m}, batch {self.m * self.per_objective}"
 
     def build(self) -> tuple[nn.Module, torch.optim.Optimizer]:
         """Always the same model, with its optimizer."""
@@ -397,9 +396,11 @@ def memory(device: torch.device, steps: int) -> Iterator[Row]:
 
 
 # ------------------------------------------------------------------------------- on a CUDA device
-def residual(device: torch.device, per_objective: int, side: int = 32) -> Task:
-    name = f"ResNet-18, {side} × {side}"
-    return Task(name, lambda: ResNet18().module(), (3, side, side), (3, 8, 8), 10, per_objective, device)
+def residual(device: torch.device, per_objective: int, side: int = 32, *, compiled: bool = False) -> Task:
+    shape = (3, side, side)
+    smallest = shape if compiled else (3, 8, 8)  # a model is compiled for one shape
+    name = f"ResNet-18, {side} × {side}{', compiled' if compiled else ''}"
+    return Task(name, lambda: ResNet18().module(), shape, smallest, 10, per_objective, device, compiled)
 
 
 def fully_connected(device: torch.device, m: int, per_objective: int) -> Task:
@@ -607,9 +608,8 @@ def measure_stores(device: torch.device, *, quick: bool) -> Iterator[Row]:
         return
     yield from no_synchronisation(residual(device, 13), grouped=False, store="host")
     yield late_archive(fully_connected(device, 10, 8), store="host")
-    small = residual(device, 13)
-    compiled = replace(small, smallest=small.shape, compiled=True)
-    for task in (small, residual(device, 52), residual(device, 13, 64), compiled):
+    sizes = (residual(device, 13), residual(device, 52), residual(device, 13, 64), residual(device, 13, compiled=True))
+    for task in sizes:
         yield from stores_on_cuda(task, 5 if quick else 15)
 
 
@@ -632,8 +632,7 @@ def measure(device: torch.device, *, quick: bool) -> Iterator[Row]:
         for each, side in ((26, 32), (52, 32), (13, 64)):
             yield from cost(residual(device, each, side), 1.02, 5 if quick else 15, 0, gramian=False)
         yield from cost(fully_connected(device, 10, 64), None, 5 if quick else 15, 0, gramian=False)
-        small = residual(device, 13)
-        yield from cost(replace(small, smallest=small.shape, compiled=True), 1.02, 5 if quick else 15, 0, gramian=False)
+        yield from cost(residual(device, 13, compiled=True), 1.02, 5 if quick else 15, 0, gramian=False)
     yield from memory(device, steps)
 
 

@@ -5,7 +5,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-__all__ = ["Fetched", "apart", "fetch"]
+__all__ = ["Fetched", "apart", "done", "fetch"]
 
 
 class Fetched(NamedTuple):
@@ -32,12 +32,17 @@ def fetch(tensor: Tensor) -> Fetched:
     host = torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu", pin_memory=cuda)
     host.copy_(tensor, non_blocking=True)
     if cuda:
-        sleeper = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]  # whoever waits sleeps
-        sleeper.record(torch.cuda.current_stream(tensor.device))
-        return Fetched(host, sleeper)
+        return Fetched(host, done(torch.cuda.current_stream(tensor.device)))
     arrived = torch.Event(tensor.device)
     arrived.record()
     return Fetched(host, arrived)
+
+
+def done(stream: torch.cuda.Stream) -> torch.cuda.Event:
+    """When the stream has done what it was given so far; who waits for it sleeps."""
+    event = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]
+    event.record(stream)
+    return event
 
 
 def apart(device: torch.device) -> bool:

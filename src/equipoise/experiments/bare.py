@@ -60,8 +60,7 @@ def _wanted(chosen: argparse.Namespace) -> Iterator[Wanted]:
     methods = chosen.methods.split(",") if chosen.methods else None
     for name in chosen.names:
         if name in plan.GROUPS:
-            rows = plan.wanted(name, chosen.preset, chosen.rounds)
-            yield from (one for one in rows if methods is None or one.row.name in methods)
+            yield from plan.wanted(name, chosen.preset, chosen.rounds, methods)
         elif name in federated.tasks():
             task = federated.sized(federated.tasks(chosen.preset)[name], chosen.rounds)
             for method in methods or (*federated.METHODS, federated.EXACT_FERERO):

@@ -13,7 +13,6 @@ from equipoise.experiments.cifar_tables import (
 )
 from equipoise.experiments.computing import gather, provide
 from equipoise.experiments.paper import Score
-from equipoise.experiments.plan import Wanted
 from equipoise.experiments.request import Item, Request
 from equipoise.experiments.sheets import MARKS, Page, Sheet, say_absent
 
@@ -42,15 +41,10 @@ def items() -> dict[str, Item]:
     }
 
 
-def _wanted(request: Request, name: str) -> list[Wanted]:
-    rows = plan.wanted(name, request.preset, request.rounds)
-    return [one for one in rows if request.methods is None or one.row.name in request.methods]
-
-
 # ------------------------------------------------------------------------------- tab:ratio
 def _table_ratio(request: Request) -> None:
     page = Page(request, "table-ratio", "Weights updated with ratios of losses (tab:ratio)")
-    rows = _wanted(request, page.name)
+    rows = plan.wanted(page.name, request.preset, request.rounds, request.methods)
     found = gather(request, page.name, rows)
     titles: dict[Base, str] = {
         "first": "over the test loss of the model reported after the first round, as in the paper's table",
@@ -75,7 +69,7 @@ def _table_ratio(request: Request) -> None:
 # ------------------------------------------------------------------------------- tab:new
 def _table_preference(request: Request) -> None:
     page = Page(request, "table-preference", "Two clients and three preferences (tab:new)")
-    rows = _wanted(request, page.name)
+    rows = plan.wanted(page.name, request.preset, request.rounds, request.methods)
     provide(request, page.name, rows)
     compared = compare_preferences(request.store, rows, request.seeds, request.preset, request.precision)
     if compared:

@@ -106,21 +106,19 @@ def _table_evaluation(request: Request) -> None:
     page = Page(
         request, "table-evaluation-data", "On what the losses for weights and dominance are taken (tab:ablation2)"
     )
-    rows = plan.wanted("table-evaluation-data", request.preset, request.rounds)
-    kept = [one for one in rows if request.methods is None or one.row.name in request.methods]
-    bases = {one.name: f"{one.row.name}, mini" for one in kept if one.column != "mini"}
+    rows = plan.wanted(page.name, request.preset, request.rounds, request.methods)
+    bases = {one.name: f"{one.row.name}, mini" for one in rows if one.column != "mini"}
     note = (
         "The paper prints no deviations here: those of the method in tab:3 are taken. With val the test set is the "
         "other half of the test samples."
     )
-    _scores(page, "tab:ablation2", kept, bases, note)
+    _scores(page, "tab:ablation2", rows, bases, note)
 
 
 def _table_text(request: Request) -> None:
     page = Page(request, "table-text", "CIFAR-10 with the settings of the paper's text")
-    rows = plan.wanted(page.name, "text", request.rounds)
-    kept = [one for one in rows if request.methods is None or one.row.name in request.methods]
-    found = gather(replace(request, preset="text"), page.name, kept)
+    rows = plan.wanted(page.name, "text", request.rounds, request.methods)
+    found = gather(replace(request, preset="text"), page.name, rows)
     for task, entries in _by_task(found):
         title = f"ResNet18, {_described(task, entries, request)}"
         page.show(_sheet(title, entries), _beside_paper(title, entries))
@@ -129,7 +127,7 @@ def _table_text(request: Request) -> None:
         to_ls = _to_ls(entries)
         if to_ls.rows:
             page.show(to_ls)
-    say_absent(page, kept, {(entry.task, entry.row.name) for entry in found})
+    say_absent(page, rows, {(entry.task, entry.row.name) for entry in found})
     page.finish((result for entry in found for result in entry.results), as_json(found, "text"))
 
 
@@ -152,12 +150,10 @@ def _to_ls(rows: Sequence[Entry]) -> Sheet:
     for entry in rows:
         if base is None or entry is base:
             continue
-        a, b = entry.on(base.seeds), base.on(entry.seeds)
-        if a.seeds:
-            cells = [
-                score(a.values(metric) - b.values(metric)).text(_DIGITS[metric], signed=True) for metric in METRICS
-            ]
-            lines.append((entry.row.name, str(len(a.seeds)), *cells))
+        found = entry.less(base)
+        cells = (score(values).text(_DIGITS[metric], signed=True) for metric, values in found.items())
+        if found:
+            lines.append((entry.row.name, str(len(found["accuracy"])), *cells))
     return Sheet("difference to LS on the same seeds", ("method", "seeds", *HEADS.values()), tuple(lines))
 
 

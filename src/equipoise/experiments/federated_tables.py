@@ -58,6 +58,11 @@ class Entry:
         kept = {seed: result for seed, result in zip(self.seeds, self.results, strict=True) if seed in set(seeds)}
         return replace(self, seeds=tuple(kept), results=tuple(kept.values()))
 
+    def less(self, other: "Entry") -> dict[Metric, Tensor]:
+        """All metrics less another's on the seeds that both have, (S,) float64; none if there is no such seed."""
+        a, b = self.on(other.seeds), other.on(self.seeds)
+        return {metric: a.values(metric) - b.values(metric) for metric in METRICS} if a.seeds else {}
+
     def values(self, metric: Metric, output: Output | None = None, part: Part = "test") -> Tensor:
         """A metric of every seed, (S,) float64; by default of the output that the method reports."""
         name = self.row.output if output is None else output
@@ -167,12 +172,11 @@ def paired(found: Iterable[Entry], bases: Mapping[str, str] | None = None) -> li
         other = by_name.get((entry.task, "LS" if bases is None else bases.get(entry.row.name, "")))
         if other is None or entry is other:
             continue
-        a, b = entry.on(other.seeds), other.on(entry.seeds)
-        for metric in METRICS:
+        for metric, values in entry.less(other).items():
             mine, its = (getattr(one.paper, metric) for one in (entry, other))
-            if a.seeds and mine is not None and its is not None:
-                ours = score(a.values(metric) - b.values(metric))
-                differences.append(Paired(a.task, a.row.name, b.row.name, metric, ours, mine.mean - its.mean))
+            if mine is not None and its is not None:
+                names = entry.row.name, other.row.name
+                differences.append(Paired(entry.task, *names, metric, score(values), mine.mean - its.mean))
     return differences
 
 

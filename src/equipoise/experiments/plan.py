@@ -46,15 +46,19 @@ class Wanted(NamedTuple):
         return {seed: result for seed, result in results.items() if result is not None}
 
 
-def wanted(name: str, preset: Preset = "published", rounds: int | None = None) -> list[Wanted]:
+def wanted(
+    name: str, preset: Preset = "published", rounds: int | None = None, methods: Sequence[str] | None = None
+) -> list[Wanted]:
     """What a group of `GROUPS` consists of, in its order.
 
     Args:
         name: Of the group.
         preset: Which settings; the group `table-text` has its own.
         rounds: Rounds, if not the task's own.
+        methods: Rows of these methods alone.
     """
-    return [one._replace(task=federated.sized(one.task, rounds)) for one in GROUPS[name](preset)]
+    rows = (one for one in GROUPS[name](preset) if methods is None or one.row.name in methods)
+    return [one._replace(task=federated.sized(one.task, rounds)) for one in rows]
 
 
 def absent(

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from equipoise.conversion.protocol import Params, marks, record_dtype
+from equipoise.host import done
 from equipoise.train.slots import Given
 
 __all__ = ["Aside", "Courier", "Held", "Job", "ToHost"]
@@ -180,9 +181,7 @@ class ToHost:
         self._side.wait_stream(torch.cuda.current_stream(self._device))
         with torch.cuda.stream(self._side):  # the memory of packs, too, is this stream's
             held = self._travel(params)
-        copied = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]  # the thread waits asleep
-        copied.record(self._side)
-        return held._replace(copied=copied)
+        return held._replace(copied=done(self._side))
 
     def _travel(self, params: Params) -> Held:
         to = self._free.pop() if self._free else self._memory(params)

@@ -86,12 +86,14 @@ def blend(old: Mapping[str, Tensor], new: Mapping[str, Tensor], mix: float) -> N
     """In place old + mix (new − old); what cannot be averaged becomes the new."""
     averaged = [name for name, tensor in old.items() if tensor.is_floating_point()] if mix < 1 else []
     replaced = list(old.keys() - averaged) if len(averaged) < len(old) else []
-    alike = [name for name in averaged if new[name].dtype == old[name].dtype]
+    alike: list[str] = []
+    other: list[str] = []
+    for name in averaged:
+        (alike if new[name].dtype == old[name].dtype else other).append(name)
     if alike:
         torch._foreach_lerp_([old[name] for name in alike], [new[name] for name in alike], mix)
-    for name in averaged if len(alike) < len(averaged) else ():
-        if new[name].dtype != old[name].dtype:  # one by one: no second copy of all of them
-            old[name].lerp_(new[name].to(old[name].dtype), mix)
+    for name in other:  # one by one: no second copy of all of them
+        old[name].lerp_(new[name].to(old[name].dtype), mix)
     if replaced:
         torch._foreach_copy_([old[name] for name in replaced], [new[name] for name in replaced])
 
