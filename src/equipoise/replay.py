@@ -1,70 +1,205 @@
-"""Pure functions of tensors as captured CUDA graphs: hundreds of small kernels for the price of one launch."""
+"""Functions of a state as captured CUDA graphs: hundreds of small kernels for the price of one launch."""
 
-from collections.abc import Callable
-from typing import Any, Generic, NamedTuple, ParamSpec, TypeVar
+import weakref
+from collections.abc import Callable, Sequence
+from typing import Generic, NamedTuple, Protocol, TypeVar
 
 import torch
 from torch import Tensor
 from torch.utils import _pytree as trees
 
-__all__ = ["Replayed", "capture"]
+from equipoise.host import Fetched, fetch
 
-P = ParamSpec("P")
-R = TypeVar("R")
+__all__ = ["Eager", "Outcome", "Resident", "Step", "Stepper", "capture", "capture_at_once", "captures", "stepper"]
+
+S = TypeVar("S")
+T = TypeVar("T")
 
 
-class Replayed(Generic[P, R]):
-    """A function that gives what another one gives; on a CUDA device it is captured at its first call and replayed.
+class Outcome(NamedTuple, Generic[S]):
+    """What a step gave."""
 
-    One graph is kept for every structure, shape and type of the arguments.
+    after: S
+    """The state after it. It holds as `Stepper.holds` says, and is read after `Stepper.join`."""
+    told: Fetched | None
+    """What the host is told, if anything."""
+    turn: int
+    """Which step of its stepper it was."""
+
+
+Step = Callable[..., tuple[Tensor | None, S]]
+"""A pure function of a state and of tensors or None, which gives what the host is to be told and the state after it."""
+
+
+class Stepper(Protocol[S]):
+    """A step, as it is done on some device."""
+
+    def __call__(self, state: S, *inputs: Tensor | None) -> Outcome[S]:
+        """From a state: one step."""
+        ...
+
+    def join(self) -> None:
+        """Have what the current stream is given from now on come after the last step."""
+        ...
+
+    def holds(self, outcome: Outcome[S]) -> bool:
+        """Whether a state is still what the step gave."""
+        ...
+
+    def own(self, state: T) -> T:
+        """A state, or a part of one, that no step will change."""
+        ...
+
+
+def stepper(step: Step[S], device: torch.device, *, captured: bool) -> Stepper[S]:
+    """A step on a device; captured where that is asked for and the device can."""
+    return Resident(step, device) if captured and captures(device) else Eager(step)
+
+
+def captures(device: torch.device) -> bool:
+    """Whether the work of a device can be captured."""
+    return device.type == "cuda"
+
+
+class Eager(Generic[S]):
+    """A step as it stands: new tensors every time.
 
     Args:
-        function: A pure one of tensors, nested in tuples, named tuples and dictionaries; what else it is given must be
-            hashable. It must not read a value on the host, nor keep what it is given.
+        step: The step.
     """
 
-    def __init__(self, function: Callable[P, R]) -> None:
-        self.function = function
-        self._graphs: dict[Any, list[_Captured]] = {}
+    def __init__(self, step: Step[S]) -> None:
+        self.step = step
 
-    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        """What the function gives: new tensors every time."""
-        if torch.compiler.is_compiling():
-            return self.function(*args, **kwargs)
-        leaves, structure = trees.tree_flatten((args, kwargs))
-        tensors = [x for x in leaves if isinstance(x, Tensor)]
-        on_gpu = bool(tensors) and all(x.is_cuda for x in tensors)
-        if not on_gpu or torch.cuda.is_current_stream_capturing():
-            return self.function(*args, **kwargs)
-        key = tuple((x.shape, x.dtype, x.device) if isinstance(x, Tensor) else x for x in leaves)
-        known = self._graphs.setdefault(key, [])
-        held = next((one for one in known if one.given == structure), None)
-        if held is None:
-            held = _record(self.function, leaves, structure)
-            known.append(held)
-        held.feed(tensors)
-        held.graph.replay()
-        result: R = trees.tree_unflatten(held.results(), held.found)
-        return result
+    def __call__(self, state: S, *inputs: Tensor | None) -> Outcome[S]:
+        """By the current stream."""
+        told, after = self.step(state, *inputs)
+        return Outcome(after, None if told is None else fetch(told), 0)
+
+    def join(self) -> None:
+        """It is in order."""
+
+    def holds(self, outcome: Outcome[S]) -> bool:  # noqa: ARG002
+        """Always."""
+        return True
+
+    def own(self, state: T) -> T:
+        """It is its own."""
+        return state
 
 
-class _Captured(NamedTuple):
-    """A graph with the tensors that it reads and writes."""
+class _Place(Generic[S]):
+    """Where a state is on the device, with what the host was told beside it."""
 
-    graph: torch.cuda.CUDAGraph
-    inputs: list[Tensor]
-    outputs: list[Any]
-    given: trees.TreeSpec
-    found: trees.TreeSpec
+    def __init__(self, state: S) -> None:
+        leaves, structure = trees.tree_flatten(state)
+        self.leaves: list[Tensor] = [torch.empty_like(x) for x in leaves]
+        self.state: S = trees.tree_unflatten(self.leaves, structure)
+        self.told: Tensor | None = None
+        self.written = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]
 
-    def feed(self, tensors: list[Tensor]) -> None:
-        _copy(self.inputs, tensors)
+    def write(self, state: S) -> None:
+        _copy(self.leaves, trees.tree_leaves(state))
 
-    def results(self) -> list[Any]:
-        fresh = [torch.empty_like(x) if isinstance(x, Tensor) else x for x in self.outputs]
-        pairs = [(new, x) for new, x in zip(fresh, self.outputs, strict=True) if isinstance(x, Tensor)]
-        _copy([new for new, _ in pairs], [x for _, x in pairs])
-        return fresh
+    def tell(self, told: Tensor) -> None:
+        if self.told is None:
+            self.told = torch.empty(told.shape, dtype=told.dtype, device="cpu", pin_memory=told.is_cuda)
+        self.told.copy_(told, non_blocking=True)
+
+
+class Resident(Generic[S]):
+    """A step as captured graphs, on a stream beside the current one.
+
+    A state has two places on the device: a step reads the one and writes the other, so that nothing is copied but what
+    it is given. A state that is in neither place is moved in first. What a step gave therefore holds until the next
+    one, which either begins there or, if the state before was taken up again, writes over it.
+
+    In order: a step waits for what the current stream was given before, the current stream for a step where `join`
+    says so, and the host for what it is told alone.
+
+    Args:
+        step: It must not read a value on the host, nor keep what it is given.
+        device: A CUDA device.
+    """
+
+    def __init__(self, step: Step[S], device: torch.device) -> None:
+        self.step, self.device = step, device
+        self._beside = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+        self._given = torch.cuda.Event()  # type: ignore[no-untyped-call]
+        self._places: tuple[_Place[S], ...] = ()
+        self._inputs: dict[int, Tensor] = {}
+        self._graphs: dict[tuple[int, ...], torch.cuda.CUDAGraph] = {}
+        self._last: _Place[S] | None = None
+        self._turn = 0
+        # What it writes to must stay until it has.
+        weakref.finalize(self, self._beside.synchronize).atexit = False
+
+    def __call__(self, state: S, *inputs: Tensor | None) -> Outcome[S]:
+        """Beside the current stream."""
+        now = torch.cuda.current_stream(self.device)
+        if self._last is not None:
+            now.wait_event(self._last.written)  # which may still read what is written below
+        source = self._whereabouts(state, now)
+        graph = self._feed(source, inputs)
+        into = self._places[1 - source]
+        self._given.record(now)
+        self._beside.wait_event(self._given)
+        with torch.cuda.stream(self._beside):
+            graph.replay()
+        into.written.record(self._beside)
+        self._last, self._turn = into, self._turn + 1
+        return Outcome(into.state, None if into.told is None else Fetched(into.told, into.written), self._turn)
+
+    def join(self) -> None:
+        """Let the current stream wait."""
+        if self._last is not None:
+            torch.cuda.current_stream(self.device).wait_event(self._last.written)
+
+    def holds(self, outcome: Outcome[S]) -> bool:
+        """As long as no other step came."""
+        return outcome.turn == self._turn
+
+    def own(self, state: T) -> T:
+        """A copy, made by the current stream."""
+        self.join()
+        copy: T = trees.tree_map(torch.clone, state)
+        return copy
+
+    def _whereabouts(self, state: S, now: torch.cuda.Stream) -> int:
+        for k, place in enumerate(self._places):
+            if place.state is state:
+                return k
+        if not self._places:
+            self._beside.wait_stream(now)
+            with torch.cuda.stream(self._beside):  # whose memory it is, also when it is given back
+                self._places = (_Place(state), _Place(state))
+            now.wait_stream(self._beside)
+        self._places[0].write(state)
+        return 0
+
+    def _feed(self, source: int, inputs: Sequence[Tensor | None]) -> torch.cuda.CUDAGraph:
+        """The graph for such inputs, which it then reads."""
+        given = [(k, x) for k, x in enumerate(inputs) if x is not None]
+        key = (source, *(k for k, _ in given))
+        if key not in self._graphs:
+            for k, x in given:
+                if k not in self._inputs:
+                    self._inputs[k] = torch.empty_like(x)
+                self._inputs[k].copy_(x)
+            held = [None if x is None else self._inputs[k] for k, x in enumerate(inputs)]
+            here, there = self._places[source], self._places[1 - source]
+
+            def work() -> None:
+                told, after = self.step(here.state, *held)
+                there.write(after)
+                if told is not None:
+                    there.tell(told)
+
+            self._graphs[key] = capture(work, self.device)
+            return self._graphs[key]
+        for k, x in given:
+            self._inputs[k].copy_(x)
+        return self._graphs[key]
 
 
 @torch.no_grad()
@@ -73,20 +208,6 @@ def _copy(into: list[Tensor], tensors: list[Tensor]) -> None:
     for dtype in dict.fromkeys(x.dtype for x in into):
         chosen = [k for k, x in enumerate(into) if x.dtype == dtype]
         torch._foreach_copy_([into[k] for k in chosen], [tensors[k] for k in chosen])
-
-
-def _record(function: Callable[..., Any], leaves: list[Any], structure: trees.TreeSpec) -> _Captured:
-    held = [x.detach().clone() if isinstance(x, Tensor) else x for x in leaves]
-    args, kwargs = trees.tree_unflatten(held, structure)
-    found: list[Any] = []
-
-    def work() -> None:
-        found[:] = [function(*args, **kwargs)]
-
-    inputs = [x for x in held if isinstance(x, Tensor)]
-    graph = capture(work, inputs[0].device)
-    outputs, shape = trees.tree_flatten(found[0])
-    return _Captured(graph, inputs, outputs, structure, shape)
 
 
 def capture(work: Callable[[], None], device: torch.device) -> torch.cuda.CUDAGraph:
@@ -103,4 +224,15 @@ def capture(work: Callable[[], None], device: torch.device) -> torch.cuda.CUDAGr
         # Other threads, such as one that pins memory for a loader, may go on meanwhile.
         with torch.cuda.graph(graph, capture_error_mode="thread_local"):
             work()
+    return graph
+
+
+def capture_at_once(work: Callable[[], None]) -> torch.cuda.CUDAGraph:
+    """Work as a CUDA graph, by the current stream, which must not be the default one: it is not done, nobody waits."""
+    graph = torch.cuda.CUDAGraph()
+    graph.capture_begin(capture_error_mode="thread_local")
+    try:
+        work()
+    finally:
+        graph.capture_end()
     return graph

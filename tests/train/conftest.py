@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 import pytest
 import torch
+from tests.train.streams import stand_in
 from torch import Tensor, nn
 
 M = 3
@@ -60,13 +61,35 @@ def preference() -> Tensor:
 
 
 @pytest.fixture
-def beside_the_host(monkeypatch) -> Callable[[], AbstractContextManager[None]]:
+def as_accelerator(monkeypatch) -> Callable[[], AbstractContextManager[None]]:
     """Runs that are made in this context treat the CPU as an accelerator, which the host must not wait for."""
 
     @contextmanager
-    def beside_the_host() -> Iterator[None]:
+    def as_accelerator() -> Iterator[None]:
         with monkeypatch.context() as patched:
             patched.setattr("equipoise.train.stores.apart", lambda device: device.type != "meta")
             yield
 
-    return beside_the_host
+    return as_accelerator
+
+
+@pytest.fixture
+def as_cuda(monkeypatch, as_accelerator) -> Callable[[], AbstractContextManager[None]]:
+    """The same, and as one whose work is captured; streams, events and graphs are stand-ins then."""
+    stand_in(monkeypatch)
+
+    @contextmanager
+    def as_cuda() -> Iterator[None]:
+        with as_accelerator(), monkeypatch.context() as patched:
+            for module in ("replay", "train.multi_objective"):
+                patched.setattr(f"equipoise.{module}.captures", lambda device: device.type != "meta")
+            yield
+
+    return as_cuda
+
+
+@pytest.fixture(params=["accelerator", "cuda"])
+def beside_the_host(request) -> Callable[[], AbstractContextManager[None]]:
+    """Either of them."""
+    made: Callable[[], AbstractContextManager[None]] = request.getfixturevalue(f"as_{request.param}")
+    return made

@@ -236,7 +236,8 @@ def test_the_mean_is_that_of_all_samples(calls):
     pending = Pending()
     for values, counts in calls:
         n = torch.tensor(counts, dtype=torch.float64)
-        call = pending.add(torch.tensor(values, dtype=torch.float64), n, torch.eye(2, dtype=torch.float64), None)
+        f, rows = torch.tensor(values, dtype=torch.float64), torch.eye(2, dtype=torch.float64)
+        call = pending.add(f, n, rows, (f, None), None)
         pending.differentiated(call, lambda: False)
     mean = pending.mean()
     for i in range(2):

@@ -129,9 +129,9 @@ class Slow:
         assert self.gate.wait(20)
 
 
-def test_a_step_is_over_before_its_plan_has_arrived(toy, preference, beside_the_host, monkeypatch):
+def test_a_step_is_over_before_its_plan_has_arrived(toy, preference, as_accelerator, monkeypatch):
     run = toy()
-    with beside_the_host():
+    with as_accelerator():
         mol = eq.MultiObjective(run.model, eq.OMD(), preference, ADAPTIVE, run.optimizer, check="deferred")
     run.run(mol, 4)
     slow = Slow()
@@ -139,8 +139,8 @@ def test_a_step_is_over_before_its_plan_has_arrived(toy, preference, beside_the_
     def fetch(tensor: Tensor) -> Fetched:
         return Fetched(tensor.detach().clone(), slow)  # type: ignore[arg-type]
 
-    for module in ("archive", "finite"):
-        monkeypatch.setattr(f"equipoise.train.{module}.fetch", fetch)
+    for module in ("replay", "train.finite"):
+        monkeypatch.setattr(f"equipoise.{module}.fetch", fetch)
     run.run(mol, 1, 4)  # would wait for ever
     assert not slow.gate.is_set()
     threading.Timer(0.02, slow.gate.set).start()
@@ -300,11 +300,11 @@ def test_the_end_of_a_run_whose_store_fails_lets_go_of_it(toy, preference, besid
     def full(*_: object) -> None:
         raise eq.StoreError("no room")
 
-    monkeypatch.setattr("equipoise.train.archive.carry_out", full)
-    run.run(mol, 1, 2)
-    with pytest.raises(eq.StoreError, match="no room"):
-        mol.close()
-    monkeypatch.undo()
+    with monkeypatch.context() as patched:
+        patched.setattr("equipoise.train.archive.carry_out", full)
+        run.run(mol, 1, 2)
+        with pytest.raises(eq.StoreError, match="no room"):
+            mol.close()
     other = toy()
     again = eq.MultiObjective(other.model, eq.OMD(), preference, ADAPTIVE, other.optimizer, store=tmp_path / "store")
     again.load_state_dict(mol.state_dict())  # it is another's folder until then, but nobody's
@@ -373,16 +373,15 @@ def test_weightings_of_others(weighting, foresees, toy, preference, beside_the_h
         accumulating(run, mol)
 
 
-def test_a_parameter_that_comes_before_a_step_is_refused_by_the_next_at_the_latest(toy, preference, beside_the_host):
+def test_a_parameter_that_comes_before_a_step_is_refused_there(toy, preference, beside_the_host):
     run = toy()
     with beside_the_host():
         mol = eq.MultiObjective(run.model, eq.OMD(), preference, ADAPTIVE, run.optimizer)
     run.run(mol, 2)
     mol(run.losses(3)).backward()
     run.model[0].register_parameter("more", nn.Parameter(torch.zeros(1)))
-    run.optimizer.step()
     with pytest.raises(ValueError, match="parameters that require grad must be those there were at the start"):
-        run.run(mol, 2)
+        run.optimizer.step()
 
 
 def test_threads_end_with_their_runs(toy, preference, beside_the_host):

@@ -447,4 +447,4 @@ def test_moving_is_a_matter_of_one_call(toy, preference):
     assert_same(mol.state_dict()["tensors"], before)
     run.model.to("meta")
     mol.to("meta")
-    assert {x.device.type for x in states.flatten(mol._state).values()} == {"meta"}
+    assert {x.device.type for x in states.flatten(mol._state.weighting).values()} == {"meta"}

@@ -511,11 +511,11 @@ def test_an_error_of_the_thread_is_raised_by_the_next_call(make, monkeypatch):
         threads.append(threading.current_thread().name)
         raise RuntimeError("in the thread")
 
-    monkeypatch.setattr("equipoise.train.archive.carry_out", broken)
-    noise(run, mol, range(3, 4))
-    while not mol._record._queued.job.done():
-        time.sleep(0.001)
-    monkeypatch.undo()
+    with monkeypatch.context() as patched:
+        patched.setattr("equipoise.train.archive.carry_out", broken)
+        noise(run, mol, range(3, 4))
+        while not mol._record._queued.job.done():
+            time.sleep(0.001)
     with pytest.raises(RuntimeError, match="in the thread"):
         mol(run.losses(4))
     assert threads[0].startswith("equipoise-store")

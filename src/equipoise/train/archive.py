@@ -1,7 +1,7 @@
 """The record of a training run: the arithmetic of a conversion where the losses are, its copies in slots.
 
 On the CPU a plan is read at once. On an accelerator, where that would make the host wait, a courier holds θ and the
-plan is carried out by the time the next one comes. On a CUDA device the arithmetic, some hundred small kernels, is one
+plan is carried out by the time the next one comes. On a CUDA device the arithmetic, some hundred small kernels, is a
 captured graph on a stream of its own, beside the training.
 """
 
@@ -18,8 +18,8 @@ from equipoise.conversion import Adaptive, AdaptiveState, Average, Conversion, L
 from equipoise.conversion.protocol import Params, check_record, record_dtype
 from equipoise.conversion.store import mean_of, shares
 from equipoise.errors import StoreError
-from equipoise.host import Fetched, fetch
-from equipoise.replay import Replayed
+from equipoise.host import Fetched
+from equipoise.replay import Stepper, stepper
 from equipoise.state import flatten, unflatten
 from equipoise.train.courier import Courier, Held, Job
 from equipoise.train.slots import Numbers, Slots, carry_out
@@ -49,6 +49,8 @@ class Record(Protocol):
 
     recorded: int
     """Iterates."""
+    sends: bool
+    """Whether `send` does something."""
 
     def poll(self) -> None:
         """Raise what is known to have gone wrong, without waiting."""
@@ -105,7 +107,7 @@ class Direct:
     """
 
     def __init__(self, conversion: Conversion[Any], params: Params, losses: Tensor) -> None:
-        self.conversion, self.recorded = conversion, 0
+        self.conversion, self.recorded, self.sends = conversion, 0, False
         self._state = conversion.init(params, losses)
 
     def poll(self) -> None:
@@ -153,13 +155,12 @@ class Direct:
 
 
 class _Queued(NamedTuple):
-    """A plan on its way: what it was made from is kept until it was carried out."""
+    """A plan on its way."""
 
     job: Job
     held: Held
     before: Any
-    losses: Tensor
-    mask: Tensor | None
+    """The numbers without it."""
 
 
 class Archive:
@@ -186,12 +187,13 @@ class Archive:
         on_error: Literal["raise", "keep"] = "raise",
     ) -> None:
         self.conversion, self.slots, self.recorded = conversion, slots, 0
-        self._courier, self._keeps, self._warned = courier, on_error == "keep", False
+        self._keeps, self._warned = on_error == "keep", False
         self._like = {n: torch.empty_like(p, dtype=record_dtype(p), device="meta") for n, p in params.items()}
         self._shapes = {name: p.shape for name, p in self._like.items()}
         self._numbers = _bare(conversion.init({"nothing": losses.new_zeros(())}, losses))
         self._queued: _Queued | None = None
-        self._set_out(losses.device)
+        self._courier: Courier | None = None
+        self._set_out(losses.device, courier)
 
     def poll(self) -> None:
         """Raise what went wrong meanwhile, and what is wrong with the slots."""
@@ -218,11 +220,12 @@ class Archive:
             self.recorded += 1
             self._finish(job, before)
             return
-        fetched, after = self._plan_aside(losses, before, mask)
+        planned = self._plan(before, losses, mask)
         held = self._courier.hold(params)
-        job = partial(_carry_out_late, fetched, held, self.slots)
-        self._queued = _Queued(self._courier.run(job), held, before, losses, mask)
-        self._numbers = after
+        assert planned.told is not None  # noqa: S101
+        job = partial(_carry_out_late, planned.told, held, self.slots)
+        self._queued = _Queued(self._courier.run(job), held, before)
+        self._numbers = planned.after
         self.recorded += 1
 
     def settle(self) -> None:
@@ -238,7 +241,7 @@ class Archive:
 
     def output(self) -> dict[str, Tensor]:
         """The conversion's answer, slot after slot: no two of them need be in memory."""
-        numbers = self._numbers
+        numbers = self.numbers()
         if not isinstance(numbers, AdaptiveState):
             answer = {name: tensor.clone() for name, tensor in self.slots.read(0).items()}
         else:
@@ -249,7 +252,7 @@ class Archive:
 
     def numbers(self) -> Any:  # noqa: ANN401
         """The conversion's state without copies."""
-        return self._numbers
+        return self._plan.own(self._numbers)
 
     def state(self) -> Any:  # noqa: ANN401
         """With the copies: of `Adaptive` by the number of their slot, then by name."""
@@ -272,38 +275,24 @@ class Archive:
     def to(self, device: torch.device, courier: Courier | None) -> None:
         """Move the numbers, and the slots if they are on the device of the parameters."""
         self.settle()
-        self._numbers = _moved(self._numbers, device)
+        self._numbers = _moved(self.numbers(), device)
         self.slots.to(device)
-        self._courier = courier
-        self._set_out(device)
+        self._set_out(device, courier)
 
     def close(self) -> None:
         """Let go of the slots' place, and of the memory for copies on their way; the slots stay readable."""
         try:
             self.settle()
         finally:
-            self._courier = None
+            self._courier, self.sends = None, False
             self.slots.close()
 
-    def _set_out(self, device: torch.device) -> None:
+    def _set_out(self, device: torch.device, courier: Courier | None) -> None:
         """Compute there from now on."""
-        self._device = device
+        self._device, self._courier = device, courier
+        self.sends = courier is not None and courier.sends
         # No method of its own: whoever refers to himself goes late, and with him his copies.
-        self._plan: Callable[..., tuple[Tensor, Any]] = partial(_stacked_plan, self.conversion)
-        self._side: torch.cuda.Stream | None = None
-        if device.type == "cuda":
-            self._plan = Replayed(self._plan)
-            self._side = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
-
-    def _plan_aside(self, losses: Tensor, before: Any, mask: Tensor | None) -> tuple[Fetched, Any]:  # noqa: ANN401
-        """A plan on its way to the host. What it is made from must stay until it has arrived."""
-        if self._side is None:
-            plan, after = self._plan(losses, before, mask)
-            return fetch(plan), after
-        self._side.wait_stream(torch.cuda.current_stream(self._device))
-        with torch.cuda.stream(self._side):
-            plan, after = self._plan(losses, before, mask)
-            return fetch(plan), after
+        self._plan: Stepper[Any] = stepper(partial(_planned, self.conversion), device, captured=True)
 
     def _finish(self, job: Callable[[], None], before: Any) -> None:  # noqa: ANN401
         """Do a job; if it fails, the iterate was not recorded."""
@@ -320,11 +309,12 @@ class Archive:
             self._warned = True
 
     def _with(self, copies: list[dict[str, Tensor]]) -> Any:  # noqa: ANN401
-        if isinstance(self._numbers, AdaptiveState):
+        numbers = self.numbers()
+        if isinstance(numbers, AdaptiveState):
             # By slot, each tensor with the shape of its parameter: a slot may be a file, and a stack of files is none.
             slots: Any = {str(j): copy for j, copy in enumerate(copies)}
-            return self._numbers._replace(slots=slots)
-        return self._numbers._replace(params=copies[0])
+            return numbers._replace(slots=slots)
+        return numbers._replace(params=copies[0])
 
 
 def _bare(state: Any) -> Any:  # noqa: ANN401
@@ -336,13 +326,13 @@ def _moved(state: Any, device: torch.device) -> Any:  # noqa: ANN401
     return unflatten({name: tensor.to(device) for name, tensor in flatten(state).items()}, state)
 
 
-def _stacked_plan(
+def _planned(
     conversion: Planned,
-    losses: Tensor,
     before: Any,  # noqa: ANN401
+    losses: Tensor,
     mask: Tensor | None,
 ) -> tuple[Tensor, Any]:
-    """A plan as one tensor (5,), and the state after it."""
+    """A plan as one tensor (5,), of which the host is told, and the state after it."""
     plan, after = conversion.plan(losses, before, mask)
     return torch.stack([number.to(plan.gain) for number in plan]), after
 

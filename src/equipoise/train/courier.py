@@ -3,6 +3,7 @@
 On an accelerator, reading a plan would make the host wait. So θ is copied and its plan read when it has arrived.
 """
 
+import weakref
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple, Protocol
@@ -12,35 +13,22 @@ from torch import Tensor
 
 from equipoise.conversion.protocol import Params, marks, record_dtype
 from equipoise.host import done
+from equipoise.replay import capture_at_once
 from equipoise.train.slots import Given
 
 __all__ = ["Aside", "Courier", "Held", "Job", "ToHost"]
 
 
-class _Pack:
-    """Memory for small tensors of one dtype side by side: each copy to the host costs a command, whatever its size."""
-
-    def __init__(self, params: Params, device: torch.device, *, pinned: bool = False) -> None:
-        sizes, dtype = [p.numel() for p in params.values()], next(iter(params.values())).dtype
-        self.whole = torch.empty(sum(sizes), dtype=dtype, device=device, pin_memory=pinned)
-        parts = zip(params, torch.split(self.whole, sizes), strict=True)
-        self.parts = {name: part.view(params[name].shape) for name, part in parts}
-
-
 class Held(NamedTuple):
     """A copy of θ, there or on its way."""
 
-    params: dict[str, Tensor]
+    params: Given
     copied: torch.cuda.Event | None
-    packs: tuple[tuple[_Pack, _Pack], ...] = ()
-    """Those of it that travel together: where they set out, and where they arrive."""
 
-    def wait(self) -> dict[str, Tensor]:
+    def wait(self) -> Given:
         """The copy, once it is there."""
         if self.copied is not None:
             self.copied.synchronize()
-        for _, there in self.packs:
-            _copy({name: self.params[name] for name in there.parts}, there.parts)
         return self.params
 
 
@@ -58,6 +46,9 @@ class Job(Protocol):
 
 class Courier(Protocol):
     """Copies θ, and sees to it that plans are carried out. One plan at a time."""
+
+    sends: bool
+    """Whether `send` does something."""
 
     def send(self, params: Params) -> None:
         """Begin to copy θ, which is likely to be held next."""
@@ -79,25 +70,31 @@ class Courier(Protocol):
 class Aside:
     """θ is put aside on its own device, and plans are carried out there when the next one comes."""
 
+    sends = False
+
     def __init__(self) -> None:
-        self._aside: dict[str, Tensor] = {}
+        self._free: list[Given] = []
 
     def send(self, params: Params) -> None:
         """A copy on the device is quick: it is made when it is needed."""
 
     def hold(self, params: Params) -> Held:
         """A copy on the device; work that it is given later comes after it."""
-        if not self._aside:
-            self._aside = {name: torch.empty_like(p, dtype=record_dtype(p)) for name, p in params.items()}
-        _copy(self._aside, params)
-        return Held(self._aside, None)
+        if not self._free:
+            # In memory as that of the slots, which may keep it.
+            like = {name: torch.empty(p.shape, dtype=record_dtype(p), device=p.device) for name, p in params.items()}
+            self._free = [Given(like)]
+        to = self._free.pop()
+        _copy(to, params)
+        return Held(to, None)
 
     def run(self, job: Callable[[], None]) -> Job:
         """Later, by whoever asks for the result."""
         return _Waiting(job)
 
     def release(self, held: Held) -> None:
-        """There is one, for the next."""
+        """For the next."""
+        self._free = [held.params]
 
 
 class _Waiting(NamedTuple):
@@ -115,8 +112,6 @@ class _Sent(NamedTuple):
 
     held: Held
     marks: list[tuple[int, int]]
-    sources: list[Tensor]
-    """Kept, so that their memory is not used for something else while it is read."""
 
 
 class ToHost:
@@ -124,27 +119,32 @@ class ToHost:
 
     On a CUDA device, in order: the copy waits for what the device was given before (the last step wrote θ), the next
     step waits for the copy (it overwrites θ), and the thread waits for the copy before it reads. Memory for two copies:
-    one may be on its way while the thread still reads the other.
+    one may be on its way while the thread still reads the other. Each copy is a command per tensor; they are captured
+    as one graph for each memory that they go to.
 
     Args:
         device: Where θ is.
     """
 
     def __init__(self, device: torch.device) -> None:
-        self._cuda = device.type == "cuda"
+        self.sends = device.type in {"cpu", "cuda"}
         self._device = device
-        self._side = torch.cuda.Stream(device) if self._cuda else None  # type: ignore[no-untyped-call]
-        self._free: list[Held] = []
+        self._side = torch.cuda.Stream(device) if device.type == "cuda" else None  # type: ignore[no-untyped-call]
+        self._free: list[Given] = []
         self._kinds: list[torch.dtype] = []
+        self._graphs: dict[tuple[int, ...], torch.cuda.CUDAGraph] = {}
+        self._source: object = None
         self._sent: _Sent | None = None
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="equipoise-store")
+        if self._side is not None:
+            # What is on its way needs its memory, also if nobody asks for it.
+            weakref.finalize(self, self._side.synchronize).atexit = False
 
     def send(self, params: Params) -> None:
         """Begin to copy θ; whatever is written to it before `hold` is noticed there, unless through `.data`."""
-        if self._device.type not in {"cpu", "cuda"}:
-            return
-        self._drop()
-        self._sent = _Sent(self._begin(params), marks(params), [p.detach() for p in params.values()])
+        if self.sends:
+            self._drop()
+            self._sent = _Sent(self._begin(params), marks(params))
 
     def hold(self, params: Params) -> Held:
         """The copy that was sent, if θ is still the same; else one made now."""
@@ -163,7 +163,7 @@ class ToHost:
     def release(self, held: Held) -> None:
         """Its memory is free for the next, if that is of the same kind."""
         if [t.dtype for t in held.params.values()] == self._kinds:
-            self._free.append(held._replace(copied=None))
+            self._free.append(held.params)
 
     def _drop(self) -> None:
         """Forget a copy that was sent in vain."""
@@ -176,29 +176,30 @@ class ToHost:
         kinds = [p.dtype for p in params.values()]
         if kinds != self._kinds:  # other memory is needed
             self._kinds, self._free = kinds, []
-        if self._side is None:
-            return self._travel(params)
-        self._side.wait_stream(torch.cuda.current_stream(self._device))
-        with torch.cuda.stream(self._side):  # the memory of packs, too, is this stream's
-            held = self._travel(params)
-        return held._replace(copied=done(self._side))
-
-    def _travel(self, params: Params) -> Held:
         to = self._free.pop() if self._free else self._memory(params)
-        large = dict(to.params)
-        for here, there in to.packs:
-            _copy(here.parts, params)
-            there.whole.copy_(here.whole, non_blocking=self._cuda)
-            large = {name: t for name, t in large.items() if name not in here.parts}
-        _copy(large, params, non_blocking=self._cuda)
-        return to
+        if self._side is None:
+            _copy(to, params)
+            return Held(to, None)
+        self._side.wait_stream(torch.cuda.current_stream(self._device))
+        with torch.cuda.stream(self._side):
+            self._graph(to, params, self._side).replay()
+        return Held(to, done(self._side))
 
-    def _memory(self, params: Params) -> Held:
+    def _graph(self, to: Given, params: Params, side: torch.cuda.Stream) -> torch.cuda.CUDAGraph:
+        """The copy from where θ is to this memory; slots take such memory and leave theirs, so that it comes again."""
+        source = [(p.data_ptr(), p.dtype, p.stride()) for p in params.values()]
+        if source != self._source:
+            side.synchronize()
+            self._source, self._graphs = source, {}
+        key = tuple(t.data_ptr() for t in to.values())
+        if key not in self._graphs:
+            self._graphs[key] = capture_at_once(lambda: _copy(to, params, non_blocking=True))
+        return self._graphs[key]
+
+    def _memory(self, params: Params) -> Given:
         """For one copy, in the dtype of θ, so that nothing is converted, and put down, on the device."""
-        cpu = torch.device("cpu")
-        given = Given({n: torch.empty_like(p, device=cpu, pin_memory=self._cuda) for n, p in params.items()})
-        packs = [(_Pack(group, self._device), _Pack(group, cpu, pinned=self._cuda)) for group in _small(params)]
-        return Held(given, None, tuple(packs))
+        pinned = self._device.type == "cuda"
+        return Given({n: torch.empty_like(p, device="cpu", pin_memory=pinned) for n, p in params.items()})
 
 
 def _on_device(device: torch.device, job: Callable[[], None]) -> None:
@@ -208,21 +209,6 @@ def _on_device(device: torch.device, job: Callable[[], None]) -> None:
     job()
 
 
-SMALL = 1 << 16
-"""Bytes up to which a tensor is copied together with others."""
-
-
-def _small(params: Params) -> list[dict[str, Tensor]]:
-    """The small ones by their dtype."""
-    groups: dict[torch.dtype, dict[str, Tensor]] = {}
-    for name, p in params.items():
-        if p.numel() * p.element_size() <= SMALL:
-            groups.setdefault(p.dtype, {})[name] = p
-    return list(groups.values())
-
-
 @torch.no_grad()
 def _copy(to: Mapping[str, Tensor], params: Params, *, non_blocking: bool = False) -> None:
-    """Those of `to`."""
-    if to:
-        torch._foreach_copy_(list(to.values()), [params[name] for name in to], non_blocking)
+    torch._foreach_copy_(list(to.values()), [params[name] for name in to], non_blocking)

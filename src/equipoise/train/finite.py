@@ -35,7 +35,8 @@ class Floor:
     def __init__(self, names: tuple[str, ...], least: Tensor | None) -> None:
         self.names, self.least = names, least
         self._limits = torch.empty(0) if least is None else lowered(least)
-        self._most = -math.inf if least is None else float(self._limits.max())
+        self.most = -math.inf if least is None else float(self._limits.max())
+        """A loss that is not below this is not too low."""
 
     @property
     def open(self) -> bool:
@@ -45,11 +46,11 @@ class Floor:
     @property
     def masks(self) -> bool:
         """Whether an absent objective, whose loss is 0 here, could be taken for one that is too low."""
-        return self._most > 0
+        return self.most > 0
 
     def look(self, values: Tensor, present: Tensor | None, step: int) -> None:
         """Look at losses (m,) on the host, 0 where absent."""
-        if self.least is None or float(values.min()) >= self._most:
+        if self.least is None or float(values.min()) >= self.most:
             return
         low = values < self._limits
         if present is not None:
@@ -75,18 +76,18 @@ class Watch:
         self.names, self.when = names, when
         self._shown: list[_Shown] = []
 
-    def show(self, values: Tensor, step: int, floor: Floor | None = None, mask: Tensor | None = None) -> None:
+    def show(self, values: Tensor | Fetched, step: int, floor: Floor | None = None, mask: Tensor | None = None) -> None:
         """Look at losses (m,), now or later.
 
         Args:
-            values: The losses, 0 where absent.
+            values: The losses, 0 where absent; later, they may be on their way already.
             step: Of which step.
             floor: What they must not lie below, if anything.
             mask: Who is present, (m,).
         """
         floor = floor if floor is not None and floor.open else None
         mask = mask if floor is not None and floor.masks else None
-        if self.when == "now":
+        if self.when == "now" and isinstance(values, Tensor):
             if floor is None:
                 _refuse(values, self.names, step)
                 return
@@ -94,15 +95,18 @@ class Watch:
             _refuse(values, self.names, step)
             floor.look(values, None if mask is None else mask.cpu(), step)
         else:
-            self._shown.append(_Shown(step, fetch(values), None if mask is None else fetch(mask), floor))
+            fetched = values if isinstance(values, Fetched) else fetch(values)
+            self._shown.append(_Shown(step, fetched, None if mask is None else fetch(mask), floor))
 
     def settle(self) -> None:
         """Look at what was shown before."""
         shown, self._shown = self._shown, []
         for step, fetched, present, floor in shown:
             values = fetched.wait()
-            _refuse(values, self.names, step)
-            if floor is not None:
+            numbers: list[float] = values.tolist()
+            if not math.isfinite(sum(numbers)):  # the quickest look at a few numbers
+                _refuse(values, self.names, step)
+            if floor is not None and min(numbers) < floor.most:
                 floor.look(values, None if present is None else present.wait(), step)
 
 

@@ -14,7 +14,7 @@ from equipoise.conversion import Adaptive, Conversion
 from equipoise.conversion.protocol import record_dtype
 from equipoise.errors import StateMismatchError, require
 from equipoise.registry import Method, resolve
-from equipoise.replay import Replayed
+from equipoise.replay import Outcome, Stepper, captures, stepper
 from equipoise.state import flatten, unflatten
 from equipoise.train import arguments, recorded, sharded
 from equipoise.train.checkpoint import check_configuration, check_tensors, describe
@@ -24,7 +24,7 @@ from equipoise.train.foresight import foresees, looks_ahead
 from equipoise.train.gradients import jacobian_rows, row_dtype, steered
 from equipoise.train.losses import Counts, Losses, check_graph, stack_counts, stack_losses
 from equipoise.train.monitor import describe_step
-from equipoise.train.pending import Call, Mean, Pending
+from equipoise.train.pending import Call, Chosen, Mean, Pending
 from equipoise.train.steps import attach, detach, overflow, release, unless
 from equipoise.train.stores import new_courier, new_record
 from equipoise.weighting import Weighting
@@ -42,6 +42,8 @@ class _Committed(NamedTuple):
     """c of the last step in which each objective was present; w/m before, (m,)."""
     losses: Tensor
     """f of that step, NaN before, (m,)."""
+    next: tuple[Tensor, ...] = ()
+    """c of the step that comes, if it is known and was asked for, (m,)."""
 
 
 class _Saved(NamedTuple):
@@ -51,10 +53,6 @@ class _Saved(NamedTuple):
     conversion: Any
     coefficients: Tensor
     losses: Tensor
-
-
-_Chosen = tuple[Tensor, Any]
-"""Coefficients (m,), and the state of the weighting that they go with."""
 
 
 class MultiObjective:
@@ -155,19 +153,19 @@ class MultiObjective:
         self._device = next(iter(start.values())).device
         self._skips = on_nonfinite == "skip"
         self._check, self._store = check, store
-        self._watch, self._replayed = self._new_watch(), self._new_replay()
+        self._watch = self._new_watch()
         self._floor = Floor(self._labels, floor(weighting, w))
         self._accumulates = self._closed = False
         self._compared: Literal["", "training", "given"] = ""
-        self._sent: dict[str, Tensor] | None = None
         self._statistics: dict[str, Tensor] = {}
         self._pending = Pending()
         self._skipped = 0
-        self._chosen: _Chosen | None = None
-        self._within: _Chosen | None = None
-        self.preference = w.to(self._device, self._dtype)
-        self._knows = foresees(weighting, self.preference)
-        self._looks_ahead = looks_ahead(weighting, self.preference)
+        self._chosen: Chosen | None = None
+        self._within: Chosen | None = None
+        self._w = w.to(self._device, self._dtype)
+        self._knows = foresees(weighting, self._w)
+        self._looks_ahead = looks_ahead(weighting, self._w)
+        self._advance = self._new_stepper()
         self._state = self._begin()
         if optimizer is not None:
             arguments.check_optimizer(optimizer, start)
@@ -200,7 +198,7 @@ class MultiObjective:
                 under `no_grad`.
         """
         self._check_open()
-        f = stack_losses(losses, self.names, len(self.preference), self._device)
+        f = stack_losses(losses, self.names, len(self._w), self._device)
         check_graph(losses, f, counted=counts is not None)
         self._watch.settle()
         self._record.poll()
@@ -209,7 +207,8 @@ class MultiObjective:
             seen = mean_losses(values, stack_counts(counts, self.names, values), self._group)
             if self._skips and not sound(seen.values):
                 return self._skip()
-            self._watch.show(seen.values, self.step + 1, self._floor, seen.mask)
+            if self._within is not None or self._watch.when == "now":
+                self._watch.show(seen.values, self.step + 1, self._floor, seen.mask)
             if self._within is not None:
                 return self._scalar(f, seen, *self._within)
             if self._pending.calls > 0 and not self._pending.waiting and self._cleared():
@@ -217,12 +216,15 @@ class MultiObjective:
             if self._optimizer is not None and self._pending.calls == 0 and not self._pending.waiting:
                 self._send()
             chosen, rows, ahead = self._weigh(f, seen)
+            if self._watch.when == "deferred":
+                told = None if ahead is None else ahead.told
+                self._watch.show(told or seen.values, self.step + 1, self._floor, seen.mask)
             scalar = self._scalar(f, seen, *chosen)
             if self._optimizer is None:
                 self._record_step(seen.values, seen.mask)
                 self._commit(Mean(seen.values, seen.mask, rows, ahead))
                 return scalar
-            call = self._pending.add(seen.values, seen.counts, rows, ahead)
+            call = self._pending.add(seen.values, seen.counts, rows, chosen, ahead)
             self._chosen = chosen
         assert scalar.grad_fn is not None  # noqa: S101
         scalar.grad_fn.register_prehook(partial(_differentiated, self, self._pending, call))
@@ -241,13 +243,13 @@ class MultiObjective:
         self._check_open()
         rule = "record must be called before anything else is recorded: give every=None, or call it before mol"
         require(self._compared != "training", rule, lambda: f"{self.recorded} iterates compared by training losses")
-        f = stack_losses(losses, self.names, len(self.preference), self._device)
+        f = stack_losses(losses, self.names, len(self._w), self._device)
         self._watch.settle()
         with self._exactly():
             values = f.detach().to(self._dtype)
             seen = mean_losses(values, stack_counts(counts, self.names, values), self._group)
             self._watch.show(seen.values, self.step + 1)
-            self._compared, self._sent = "given", None
+            self._compared = "given"
             self._enter(seen.values, seen.mask)
 
     def discard(self) -> None:
@@ -256,7 +258,7 @@ class MultiObjective:
         Not needed where `zero_grad` sets gradients to None, as it does by default: the next backward pass then
         sees that they were cleared.
         """
-        self._pending, self._skipped, self._chosen, self._within, self._sent = Pending(), 0, None, None, None
+        self._pending, self._skipped, self._chosen, self._within = Pending(), 0, None, None
 
     def close(self) -> None:
         """Let go of the optimizer, and of the folder if the store is one; the solution stays, and calls are refused."""
@@ -320,14 +322,19 @@ class MultiObjective:
         return self._record.recorded
 
     @property
+    def preference(self) -> Tensor:
+        """w, (m,)."""
+        return self._w
+
+    @property
     def duals(self) -> Tensor | None:
         """λ after the last step, where the weighting has it, (m,)."""
-        return duals(self.weighting, self._state.weighting)
+        return duals(self.weighting, self._advance.own(self._state).weighting)
 
     @property
     def coefficients(self) -> Tensor:
         """Coefficients of the last step in which each objective was present, (m,); w/m before."""
-        return self._state.coefficients
+        return self._advance.own(self._state).coefficients
 
     def metrics(self) -> dict[str, float]:
         """The last step in numbers, for any logger; reading them waits for the device.
@@ -340,7 +347,7 @@ class MultiObjective:
             several.
         """
         self._settle()
-        state = self._state
+        state = self._advance.own(self._state)
         entries: dict[str, float] = {"step": self.step}
         entries |= describe_step(
             self._labels, self.weighting, state.weighting, self.preference, state.losses, state.coefficients
@@ -384,8 +391,8 @@ class MultiObjective:
         check_tensors(found, flatten(like))
         whole = unflatten(found, like)
         self._record.load(whole.conversion)
-        numbers = {name: found[name].to(tensor, copy=True) for name, tensor in flatten(self._state).items()}
-        self._state = unflatten(numbers, self._state)
+        numbers = {name: found[name].to(tensor, copy=True) for name, tensor in flatten(self._whole({})).items()}
+        self._state = self._standing(unflatten(numbers, self._whole({})))
         self.step, self._record.recorded = int(state["step"]), int(state["recorded"])
         self._compared, self._accumulates = state["compared"], bool(state["accumulates"])
         self._statistics, self._watch = {}, self._new_watch()
@@ -395,18 +402,28 @@ class MultiObjective:
         """Move everything to the device that the model is on."""
         self._settle()
         self._device = torch.empty(0, device=device).device
-        moved = {name: tensor.to(self._device) for name, tensor in flatten(self._state).items()}
-        self._state = unflatten(moved, self._state)
+        moved = {name: tensor.to(self._device) for name, tensor in flatten(self._whole({})).items()}
         self._statistics = {name: tensor.to(self._device) for name, tensor in self._statistics.items()}
-        self.preference = self.preference.to(self._device)
-        self._watch, self._replayed = self._new_watch(), self._new_replay()
+        self._w = self._w.to(self._device)
+        whole, self._watch, self._advance = self._whole({}), self._new_watch(), self._new_stepper()
+        self._state = self._standing(unflatten(moved, whole))
         self._record.to(self._device, new_courier(self._store, self._device))
         self.discard()
         return self
 
     def _whole(self, conversion: Any) -> _Saved:  # noqa: ANN401
-        weighting, coefficients, losses = self._state
+        weighting, coefficients, losses, _ = self._advance.own(self._state)
         return _Saved(weighting, conversion, coefficients, losses)
+
+    def _standing(self, saved: _Saved) -> _Committed:
+        following = (self._foreseen(saved.weighting),) if self._early else ()
+        return _Committed(saved.weighting, saved.coefficients, saved.losses, following)
+
+    def _foreseen(self, state: Any) -> Tensor:  # noqa: ANN401
+        """The coefficients of the step that comes, of a weighting that knows them, (m,)."""
+        c = self.weighting.foreseen(state, self._w)
+        assert c is not None  # noqa: S101
+        return c.to(self._dtype)
 
     def _saved(self, conversion: Any) -> dict[str, Any]:  # noqa: ANN401
         whole = self._whole(conversion)
@@ -447,37 +464,33 @@ class MultiObjective:
             params = self._trained()
             one = torch.empty(1, dtype=row_dtype(params), device=self._device)
             extra["jacobian"] = one.expand(len(template), sum(p.numel() for p in params))
-        c = self.preference.to(template) / len(template)
-        return _Committed(self.weighting.init(template, **extra), c, template + torch.nan)
+        c = self._w.to(template) / len(template)
+        return self._standing(_Saved(self.weighting.init(template, **extra), {}, c, template + torch.nan))
 
     def _template(self) -> Tensor:
         """Losses (m,), for their shape, dtype and device."""
-        return torch.zeros(len(self.preference), dtype=self._dtype, device=self._device)
+        return torch.zeros(len(self._w), dtype=self._dtype, device=self._device)
 
-    def _weigh(self, f: Tensor, seen: Seen) -> tuple[_Chosen, Tensor | None, _Chosen | None]:
+    def _weigh(self, f: Tensor, seen: Seen) -> tuple[Chosen, Tensor | None, Outcome[_Committed] | None]:
         """This call's coefficients, its gradient rows, and what commits it if it is the only one of its step."""
         rows = None
         if self.weighting.needs:
             rows = mean_rows(jacobian_rows(f, self._trained()), seen, self._group)
         if self._looks_ahead and (self._accumulates or self._pending.calls > 0):
-            opening = None if self._pending.first is None else self._pending.first.ahead
-            return opening or (self._state.coefficients, self._state.weighting), rows, None
-        ahead = self._update(Mean(seen.values, seen.mask, rows, None))
-        if seen.mask is None or not self._knows:
-            return ahead, rows, ahead
-        # Calls of a closure that come later may have objectives that this one has not.
-        c = self.weighting.foreseen(self._state.weighting, self.preference)
-        assert c is not None  # noqa: S101
-        return (c.to(self._dtype), ahead[1]), rows, ahead
-
-    def _update(self, mean: Mean) -> tuple[Tensor, Any]:
-        """The coefficients for these losses, last ones where absent, and the weighting's state after them."""
-        given = {} if mean.rows is None else {"jacobian": lambda J: J, "gramian": lambda J: J @ J.mT}
-        extra = {need: given[need](mean.rows) for need in self.weighting.needs}
-        state = self._state
-        update = self.weighting.update if self._replayed is None else self._replayed
-        c, after = update(mean.values, state.weighting, self.preference, mask=mean.mask, **extra)
-        return c if mean.mask is None else torch.where(mean.mask, c, state.coefficients), after
+            opening = None if self._pending.first is None else self._pending.first.chosen
+            last = self._state
+            return opening or (self._advance.own(last.coefficients), last.weighting), rows, None
+        before, c = self._state, None
+        if self._early:
+            self._advance.join()
+            c = before.next[0].clone()  # for a backward pass that may come late
+        elif self._knows and seen.mask is not None:
+            # Calls of a closure that come later may have objectives that this one has not.
+            c = self._foreseen(before.weighting)
+        ahead = self._advance(before, seen.values, seen.mask, rows)
+        if c is None:
+            c = self._advance.own(ahead.after.coefficients)
+        return (c, ahead.after.weighting), rows, ahead
 
     def _scalar(self, f: Tensor, seen: Seen, c: Tensor, state: Any) -> Tensor:  # noqa: ANN401
         """Σ c_i f_i with this rank's share of each loss, or Σ c_i Y_i where the weighting has its own rows Y."""
@@ -547,15 +560,17 @@ class MultiObjective:
     def _keep(self, before: _Committed, taken: Tensor) -> None:
         """What was shown before stays where the device did not take the step."""
         now, taken = self._state, taken.to(self._device)
+        self._advance.join()
         self._state = now._replace(
             coefficients=torch.where(taken, now.coefficients, before.coefficients),
             losses=torch.where(taken, now.losses, before.losses),
         )
 
     def _commit(self, mean: Mean) -> None:
-        c, state = self._update(mean) if mean.ahead is None else mean.ahead
-        values = mean.values if mean.mask is None else torch.where(mean.mask, mean.values, self._state.losses)
-        self._state = self._state._replace(weighting=state, coefficients=c, losses=values)
+        ahead = mean.ahead
+        if ahead is None or not self._advance.holds(ahead):
+            ahead = self._advance(self._state, mean.values, mean.mask, mean.rows)
+        self._state = ahead.after
         self.step += 1
 
     def _record_step(self, values: Tensor, mask: Tensor | None) -> None:
@@ -569,14 +584,11 @@ class MultiObjective:
 
     def _send(self) -> None:
         """Let θ⁽ᵗ⁾ travel to its store while the device computes gradients: until the step it stays as it is."""
-        if self._due() and not self._params.sharded:  # shards may be out of sight now
-            self._sent = self._params()
-            self._record.send(self._sent)
+        if self._record.sends and self._due() and not self._params.sharded:  # shards may be out of sight now
+            self._record.send(self._params())
 
     def _enter(self, values: Tensor, mask: Tensor | None) -> None:
-        sent, self._sent = self._sent, None
-        params = sent if sent is not None and self._params.still(sent) else self._params()
-        self._statistics = {}
+        params, self._statistics = self._params(), {}
         self._record.update(sharded.local(params) if self._params.sharded else params, values, mask)
 
     def _skip(self) -> Tensor:
@@ -609,10 +621,13 @@ class MultiObjective:
         self._watch.settle()
         self._record.settle()
 
-    def _new_replay(self) -> Replayed[..., tuple[Tensor, Any]] | None:
-        """The weighting's arithmetic as one launch, where the time of a step is that of its launches."""
-        plain = self.weighting.traceable and not self.weighting.needs
-        return Replayed(self.weighting.update) if plain and self._device.type == "cuda" else None
+    def _new_stepper(self) -> Stepper[_Committed]:
+        """The weighting's arithmetic, captured where the time of a step is that of its launches."""
+        captured = self.weighting.traceable and not self.weighting.needs and captures(self._device)
+        self._early = captured and self._knows
+        foresight = self._dtype if self._early else None
+        step = partial(_advanced, self.weighting, self._w, captured, foresight)
+        return stepper(step, self._device, captured=captured)
 
     def _new_watch(self) -> Watch:
         if self._skips:
@@ -628,6 +643,30 @@ def _plainly(kind: str, *, mixed: bool) -> Iterator[None]:
     uncast = torch.autocast(kind, enabled=False) if mixed else nullcontext()
     with torch.inference_mode(mode=False), torch.no_grad(), uncast:
         yield
+
+
+def _advanced(
+    weighting: Weighting[Any],
+    w: Tensor,
+    captured: bool,  # noqa: FBT001
+    foresight: torch.dtype | None,
+    before: _Committed,
+    values: Tensor,
+    mask: Tensor | None,
+    rows: Tensor | None,
+) -> tuple[Tensor | None, _Committed]:
+    """Where a run stands after losses (m,), of which the host is told if this is captured.
+
+    What is absent stays as it was. The coefficients of the step that comes are given in the dtype of foresight, if any.
+    """
+    extra = {} if rows is None else {need: rows if need == "jacobian" else rows @ rows.mT for need in weighting.needs}
+    c, after = weighting.update(values, before.weighting, w, mask=mask, **extra)
+    losses = values
+    if mask is not None:
+        c, losses = torch.where(mask, c, before.coefficients), torch.where(mask, values, before.losses)
+    following = None if foresight is None else weighting.foreseen(after, w)
+    known = () if following is None else (following.to(foresight),)
+    return values if captured else None, _Committed(after, c, losses, known)
 
 
 def _differentiated(run: MultiObjective, pending: Pending, call: Call, gradients: tuple[Tensor, ...]) -> None:  # noqa: ARG001

@@ -7,7 +7,12 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-__all__ = ["Call", "Mean", "Pending"]
+from equipoise.replay import Outcome
+
+__all__ = ["Call", "Chosen", "Mean", "Pending"]
+
+Chosen = tuple[Tensor, Any]
+"""Coefficients (m,), and the state of the weighting that they go with."""
 
 
 class Call(NamedTuple):
@@ -19,8 +24,10 @@ class Call(NamedTuple):
     """Samples, (m,); None: as many as in any other call."""
     rows: Tensor | None
     """Their gradients, (m, d), for weightings that need them."""
-    ahead: tuple[Tensor, Any] | None
-    """The coefficients and the state that follow if the step has no other call."""
+    chosen: Chosen
+    """What it is differentiated with."""
+    ahead: Outcome[Any] | None
+    """What follows if the step has no other call."""
     wave: int
     """Calls made before any of them was differentiated share a number."""
 
@@ -31,7 +38,7 @@ class Mean(NamedTuple):
     values: Tensor
     mask: Tensor | None
     rows: Tensor | None
-    ahead: tuple[Tensor, Any] | None
+    ahead: Outcome[Any] | None
 
 
 @dataclass
@@ -55,11 +62,18 @@ class Pending:
     _wave: int = 0
     _last_wave: int = 0
 
-    def add(self, values: Tensor, counts: Tensor | None, rows: Tensor | None, ahead: tuple[Tensor, Any] | None) -> Call:
+    def add(
+        self,
+        values: Tensor,
+        counts: Tensor | None,
+        rows: Tensor | None,
+        chosen: Chosen,
+        ahead: Outcome[Any] | None,
+    ) -> Call:
         """A new call."""
         if not self.waiting:
             self._wave += 1
-        call = Call(values, counts, rows, ahead, self._wave)
+        call = Call(values, counts, rows, chosen, ahead, self._wave)
         self.waiting.append(call)
         return call
 

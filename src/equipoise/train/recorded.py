@@ -2,12 +2,13 @@
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from itertools import chain
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.optim.swa_utils import update_bn
 
-from equipoise.conversion.protocol import Params
 from equipoise.errors import require
 from equipoise.train import sharded
 
@@ -25,8 +26,7 @@ class Recorded:
     def __init__(self, model: nn.Module, names: Iterable[str] | None) -> None:
         self.model = model
         self.chosen = names is not None
-        self._found: tuple[list[tuple[int, bool]], dict[str, Tensor]] | None = None
-        self._links: list[tuple[Mapping[str, object], str, object]] = []
+        self._found: dict[str, Tensor] | None = None
         sharded.check_model(model)
         sharded.reshard(model)
         known = dict(model.named_parameters())
@@ -52,17 +52,20 @@ class Recorded:
         if self.sharded:
             sharded.reshard(self.model)
         # A step cannot afford named_parameters(), which makes a name for everything there is.
-        marks = _marks(self.model)
-        if self._found is None or self._found[0] != marks:
-            found = self._look_up()
-            self._links = _links(self.model, found)
-            self._found = marks, found
-        return self._found[1]
+        if self._found is None or self._marks != self._look():
+            self._found = self._look_up()
+            self._note()
+        return self._found
 
-    def still(self, found: Params) -> bool:
-        """Whether what a call gave is in the model: sooner told than by another call, which sees new ones too."""
-        known, links = self._found, self._links
-        return known is not None and found is known[1] and all(held.get(key) is it for held, key, it in links)
+    def _note(self) -> None:
+        """What changes when a parameter appears, disappears, is replaced, frozen or thawed."""
+        modules = list(self.model.modules())
+        self._held: list[dict[str, Any]] = [x for module in modules for x in (module._parameters, module._modules)]
+        self._every = [p for module in modules for p in module._parameters.values() if p is not None]
+        self._marks = self._look()
+
+    def _look(self) -> tuple[list[int], list[bool]]:
+        return list(map(id, chain.from_iterable(map(dict.values, self._held)))), [p.requires_grad for p in self._every]
 
     def _look_up(self) -> dict[str, Tensor]:
         known = dict(self.model.named_parameters())
@@ -80,31 +83,6 @@ class Recorded:
         first = {id(p): name for name, p in self().items()}
         every = self.model.named_parameters(remove_duplicate=False)
         return {name: first[id(p)] for name, p in every if id(p) in first and first[id(p)] != name}
-
-
-def _links(model: nn.Module, found: Params) -> list[tuple[Mapping[str, object], str, object]]:
-    """What leads from the model to these parameters: where something is held, by which name, and what it is."""
-    links: dict[tuple[int, str], tuple[Mapping[str, object], str, object]] = {}
-    for name, p in found.items():
-        module, (*path, last) = model, name.split(".")
-        for part in path:
-            child = module._modules.get(part)
-            if child is None:
-                return [({}, name, p)]  # names of the model's own making lead nowhere
-            links[id(module), part] = module._modules, part, child
-            module = child
-        links[id(module), last] = module._parameters, last, p
-    return list(links.values())
-
-
-def _marks(model: nn.Module) -> list[tuple[int, bool]]:
-    """What changes when a parameter appears, disappears, is replaced, frozen or thawed."""
-    found, left = [], [model]
-    while left:
-        module = left.pop()
-        found += [(id(p), p.requires_grad) for p in module._parameters.values() if p is not None]
-        left += [child for child in module._modules.values() if child is not None]
-    return found
 
 
 def full_state(model: nn.Module, answer: Mapping[str, Tensor], aliases: Mapping[str, str]) -> dict[str, Tensor]:

@@ -34,6 +34,10 @@ class Numbers(NamedTuple):
 class Given(dict[str, Tensor]):
     """θ in memory that a store may keep, if it leaves as much in its place."""
 
+    def __init__(self, tensors: Params) -> None:
+        super().__init__(tensors)
+        self.kinds = _kinds(self)
+
 
 class Slots(Protocol):
     """Copies of the recorded parameters, by number and name."""
@@ -109,6 +113,8 @@ class InMemory:
     def __init__(self, copies: list[dict[str, Tensor]], *, follows: bool) -> None:
         self.copies, self.follows = copies, follows
         self.device = next(iter(copies[0].values())).device
+        self._kinds = _kinds(copies[0])
+        self._averaged = all(tensor.is_floating_point() for tensor in copies[0].values())
 
     def read(self, slot: int) -> dict[str, Tensor]:
         """The tensors in use."""
@@ -116,13 +122,20 @@ class InMemory:
 
     def blend(self, slot: int, new: Params, mix: float) -> None:
         """In place; θ that was given is taken as it is where it only has to be moved."""
-        old, rest = self.copies[slot], self.copies[slot]
-        if mix == 1 and isinstance(new, Given):
-            taken = [name for name, tensor in old.items() if _alike(tensor, new[name])]
-            for name in taken:
-                old[name], new[name] = new[name], old[name]
-            rest = {name: old[name] for name in old.keys() - taken}
-        blend(rest, new, mix)
+        old = self.copies[slot]
+        if isinstance(new, Given):
+            alike = new.kinds == self._kinds
+            if alike and mix == 1:
+                mine = dict(old)
+                old.update(new)
+                new.update(mine)
+                return
+        else:
+            alike = any(new is copy for copy in self.copies)
+        if alike and mix < 1 and self._averaged:  # as nearly always: no need to look at each
+            torch._foreach_lerp_(list(old.values()), list(new.values()), mix)
+        else:
+            blend(old, new, mix)
 
     def together(self) -> AbstractContextManager[None]:
         """Nothing fails here that could be undone."""
@@ -140,7 +153,7 @@ class InMemory:
         """Move the slots, or pin them, since memory is swapped with what θ is copied to."""
         if self.follows:
             self.copies = [{name: tensor.to(device) for name, tensor in copy.items()} for copy in self.copies]
-            self.device = device
+            self.device, self._kinds = device, _kinds(self.copies[0])
         elif device.type == "cuda":
             self.copies = [{name: tensor.pin_memory() for name, tensor in copy.items()} for copy in self.copies]
 
@@ -172,5 +185,6 @@ def on_host(params: Params, number: int) -> InMemory:
     return InMemory(copies, follows=False)
 
 
-def _alike(a: Tensor, b: Tensor) -> bool:
-    return a.dtype == b.dtype and a.stride() == b.stride() and a.device == b.device
+def _kinds(copy: Params) -> list[tuple[object, ...]]:
+    """What memory must have in common to be exchanged, name by name."""
+    return [(name, t.dtype, t.stride(), t.device) for name, t in copy.items()]
