@@ -5,7 +5,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-__all__ = ["Fetched", "apart", "done", "fetch"]
+__all__ = ["Fetched", "beside_the_host", "done", "fetch"]
 
 
 class Fetched(NamedTuple):
@@ -45,6 +45,6 @@ def done(stream: torch.cuda.Stream) -> torch.cuda.Event:
     return event
 
 
-def apart(device: torch.device) -> bool:
+def beside_the_host(device: torch.device) -> bool:
     """Whether a device works beside the host, which should not wait for it."""
     return device.type not in {"cpu", "meta"}

@@ -67,7 +67,7 @@ def as_accelerator(monkeypatch) -> Callable[[], AbstractContextManager[None]]:
     @contextmanager
     def as_accelerator() -> Iterator[None]:
         with monkeypatch.context() as patched:
-            patched.setattr("equipoise.train.stores.apart", lambda device: device.type != "meta")
+            patched.setattr("equipoise.train.stores.beside_the_host", lambda device: device.type != "meta")
             yield
 
     return as_accelerator

@@ -6,15 +6,16 @@ On an accelerator, reading a plan would make the host wait. So θ is copied and 
 import weakref
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
-from equipoise.conversion.protocol import Params, marks, record_dtype
+from equipoise.conversion.protocol import Params, marks
 from equipoise.host import done
 from equipoise.replay import capture_at_once
-from equipoise.train.slots import Given
+from equipoise.train.copies import Copy, Layout
 
 __all__ = ["Aside", "Courier", "Held", "Job", "ToHost"]
 
@@ -22,10 +23,10 @@ __all__ = ["Aside", "Courier", "Held", "Job", "ToHost"]
 class Held(NamedTuple):
     """A copy of θ, there or on its way."""
 
-    params: Given
+    params: Copy
     copied: torch.cuda.Event | None
 
-    def wait(self) -> Given:
+    def wait(self) -> Copy:
         """The copy, once it is there."""
         if self.copied is not None:
             self.copied.synchronize()
@@ -68,12 +69,17 @@ class Courier(Protocol):
 
 
 class Aside:
-    """θ is put aside on its own device, and plans are carried out there when the next one comes."""
+    """θ is put aside on its own device, and plans are carried out there when the next one comes.
+
+    Args:
+        apart: See `Layout`.
+    """
 
     sends = False
 
-    def __init__(self) -> None:
-        self._free: list[Given] = []
+    def __init__(self, *, apart: bool = False) -> None:
+        self._free: list[Copy] = []
+        self._apart = apart
 
     def send(self, params: Params) -> None:
         """A copy on the device is quick: it is made when it is needed."""
@@ -81,9 +87,8 @@ class Aside:
     def hold(self, params: Params) -> Held:
         """A copy on the device; work that it is given later comes after it."""
         if not self._free:
-            # In memory as that of the slots, which may keep it.
-            like = {name: torch.empty(p.shape, dtype=record_dtype(p), device=p.device) for name, p in params.items()}
-            self._free = [Given(like)]
+            device = next(iter(params.values())).device
+            self._free = [Layout(params, apart=self._apart).make(device)]  # like the slots, which may keep it
         to = self._free.pop()
         _copy(to, params)
         return Held(to, None)
@@ -119,19 +124,22 @@ class ToHost:
 
     On a CUDA device, in order: the copy waits for what the device was given before (the last step wrote θ), the next
     step waits for the copy (it overwrites θ), and the thread waits for the copy before it reads. Memory for two copies:
-    one may be on its way while the thread still reads the other. Each copy is a command per tensor; they are captured
-    as one graph for each memory that they go to.
+    one may be on its way while the thread still reads the other. A copy is a command for each large tensor and one for
+    all small ones, which are put together first; they are captured as one graph for each memory that they go to.
 
     Args:
         device: Where θ is.
+        apart: See `Layout`.
     """
 
-    def __init__(self, device: torch.device) -> None:
+    def __init__(self, device: torch.device, *, apart: bool = False) -> None:
         self.sends = device.type in {"cpu", "cuda"}
-        self._device = device
-        self._side = torch.cuda.Stream(device) if device.type == "cuda" else None  # type: ignore[no-untyped-call]
-        self._free: list[Given] = []
-        self._kinds: list[torch.dtype] = []
+        self._device, self._apart = device, apart
+        self._cuda = device.type == "cuda"
+        self._side = torch.cuda.Stream(device) if self._cuda else None  # type: ignore[no-untyped-call]
+        self._free: list[Copy] = []
+        self._layout: Layout | None = None
+        self._packs: list[Tensor] = []
         self._graphs: dict[tuple[int, ...], torch.cuda.CUDAGraph] = {}
         self._source: object = None
         self._sent: _Sent | None = None
@@ -162,7 +170,7 @@ class ToHost:
 
     def release(self, held: Held) -> None:
         """Its memory is free for the next, if that is of the same kind."""
-        if [t.dtype for t in held.params.values()] == self._kinds:
+        if held.params.layout is self._layout:
             self._free.append(held.params)
 
     def _drop(self) -> None:
@@ -173,33 +181,49 @@ class ToHost:
 
     def _begin(self, params: Params) -> Held:
         """A copy on its way, beside the current stream and after what that was given so far."""
-        kinds = [p.dtype for p in params.values()]
-        if kinds != self._kinds:  # other memory is needed
-            self._kinds, self._free = kinds, []
-        to = self._free.pop() if self._free else self._memory(params)
+        source = [(p.data_ptr(), p.dtype, p.stride()) for p in params.values()]
+        if self._layout is None or source != self._source:
+            self._move_to(params)
+            self._source = source
+        assert self._layout is not None  # noqa: S101
+        to = self._free.pop() if self._free else self._layout.make(torch.device("cpu"), pinned=self._cuda)
         if self._side is None:
             _copy(to, params)
             return Held(to, None)
         self._side.wait_stream(torch.cuda.current_stream(self._device))
         with torch.cuda.stream(self._side):
-            self._graph(to, params, self._side).replay()
+            key = tuple(block.data_ptr() for block in to.blocks)
+            if key not in self._graphs:
+                # Slots take such memory and leave theirs, so that it comes again.
+                self._graphs[key] = capture_at_once(partial(self._travel, to, dict(params)))
+            self._graphs[key].replay()
         return Held(to, done(self._side))
 
-    def _graph(self, to: Given, params: Params, side: torch.cuda.Stream) -> torch.cuda.CUDAGraph:
-        """The copy from where θ is to this memory; slots take such memory and leave theirs, so that it comes again."""
-        source = [(p.data_ptr(), p.dtype, p.stride()) for p in params.values()]
-        if source != self._source:
-            side.synchronize()
-            self._source, self._graphs = source, {}
-        key = tuple(t.data_ptr() for t in to.values())
-        if key not in self._graphs:
-            self._graphs[key] = capture_at_once(lambda: _copy(to, params, non_blocking=True))
-        return self._graphs[key]
+    def _move_to(self, params: Params) -> None:
+        """θ is elsewhere, or something else."""
+        # In the dtype of θ, so that nothing is converted, and put down, on the device.
+        layout = Layout(params, lambda p: p.dtype, apart=self._apart)
+        if self._layout is None or layout != self._layout:
+            self._layout, self._free = layout, []
+        if self._side is not None:
+            self._side.synchronize()
+            self._graphs = {}
+            with torch.cuda.stream(self._side):
+                self._packs = [torch.zeros(b.small, dtype=b.dtype, device=self._device) for b in layout.blocks]
 
-    def _memory(self, params: Params) -> Given:
-        """For one copy, in the dtype of θ, so that nothing is converted, and put down, on the device."""
-        pinned = self._device.type == "cuda"
-        return Given({n: torch.empty_like(p, device="cpu", pin_memory=pinned) for n, p in params.items()})
+    @torch.no_grad()
+    def _travel(self, to: Copy, params: Params) -> None:
+        """The commands of a copy from one device to another."""
+        large = dict(to)
+        for k, pack in enumerate(self._packs):
+            small = {name: to.layout.parts[name] for name in to.layout.small(k)}
+            if len(small) > 1:
+                parts = [pack.as_strided(p.shape, p.stride, p.offset) for p in small.values()]
+                torch._foreach_copy_(parts, [params[name] for name in small])
+                to.blocks[k][: len(pack)].copy_(pack, non_blocking=True)
+                large = {name: tensor for name, tensor in large.items() if name not in small}
+        if large:
+            _copy(large, params, non_blocking=True)
 
 
 def _on_device(device: torch.device, job: Callable[[], None]) -> None:

@@ -170,7 +170,8 @@ class MultiObjective:
         if optimizer is not None:
             arguments.check_optimizer(optimizer, start)
             release(optimizer)
-        self._record = new_record(conversion, sharded.local(start), self._template(), store, on_store_error)
+        begun, apart = sharded.local(start), self._params.sharded
+        self._record = new_record(conversion, begun, self._template(), store, on_store_error, apart=apart)
         self._optimizer = None if optimizer is None else attach(self, optimizer)
 
     def __repr__(self) -> str:
@@ -407,7 +408,7 @@ class MultiObjective:
         self._w = self._w.to(self._device)
         whole, self._watch, self._advance = self._whole({}), self._new_watch(), self._new_stepper()
         self._state = self._standing(unflatten(moved, whole))
-        self._record.to(self._device, new_courier(self._store, self._device))
+        self._record.to(self._device, new_courier(self._store, self._device, apart=self._params.sharded))
         self.discard()
         return self
 

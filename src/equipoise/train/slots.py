@@ -4,16 +4,17 @@ One model at a time, the host can know which slots a plan speaks of. Nothing but
 step costs one copy of the model, not one of several.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
-from equipoise.conversion.protocol import Params, Plan, record_dtype
+from equipoise.conversion.protocol import Params, Plan
+from equipoise.train.copies import Copy, Layout
 
-__all__ = ["Given", "InMemory", "Numbers", "Slots", "blend", "carry_out", "on_device", "on_host"]
+__all__ = ["InMemory", "Numbers", "Slots", "blend", "carry_out", "on_device", "on_host"]
 
 
 class Numbers(NamedTuple):
@@ -29,14 +30,6 @@ class Numbers(NamedTuple):
     def of(cls, plan: Plan) -> "Numbers":
         """A plan without batch shape; reads it on the host."""
         return cls(*(number.item() for number in plan))  # type: ignore[arg-type]
-
-
-class Given(dict[str, Tensor]):
-    """θ in memory that a store may keep, if it leaves as much in its place."""
-
-    def __init__(self, tensors: Params) -> None:
-        super().__init__(tensors)
-        self.kinds = _kinds(self)
 
 
 class Slots(Protocol):
@@ -110,32 +103,25 @@ class InMemory:
         follows: Whether they are to be on the device of the parameters.
     """
 
-    def __init__(self, copies: list[dict[str, Tensor]], *, follows: bool) -> None:
-        self.copies, self.follows = copies, follows
+    def __init__(self, copies: Sequence[dict[str, Tensor]], *, follows: bool) -> None:
+        self.copies, self.follows = list(copies), follows
         self.device = next(iter(copies[0].values())).device
-        self._kinds = _kinds(copies[0])
-        self._averaged = all(tensor.is_floating_point() for tensor in copies[0].values())
+        self._known: Layout | None = None
 
     def read(self, slot: int) -> dict[str, Tensor]:
         """The tensors in use."""
         return self.copies[slot]
 
+    @torch.no_grad()
     def blend(self, slot: int, new: Params, mix: float) -> None:
-        """In place; θ that was given is taken as it is where it only has to be moved."""
+        """In place; a courier's memory is taken where θ only has to be moved, and as much is given for it."""
         old = self.copies[slot]
-        if isinstance(new, Given):
-            alike = new.kinds == self._kinds
-            if alike and mix == 1:
-                mine = dict(old)
-                old.update(new)
-                new.update(mine)
-                return
-        else:
-            alike = any(new is copy for copy in self.copies)
-        if alike and mix < 1 and self._averaged:  # as nearly always: no need to look at each
-            torch._foreach_lerp_(list(old.values()), list(new.values()), mix)
-        else:
+        if not (isinstance(old, Copy) and isinstance(new, Copy) and self._fits(old, new)):
             blend(old, new, mix)
+        elif mix == 1 and all(new is not copy for copy in self.copies):
+            old.exchange(new)
+        else:
+            old.blend(new, mix)
 
     def together(self) -> AbstractContextManager[None]:
         """Nothing fails here that could be undone."""
@@ -150,41 +136,46 @@ class InMemory:
         """Slots in memory are always those of this run."""
 
     def to(self, device: torch.device) -> None:
-        """Move the slots, or pin them, since memory is swapped with what θ is copied to."""
+        """Move the slots, or pin them, since memory is exchanged with what θ is copied to."""
         if self.follows:
-            self.copies = [{name: tensor.to(device) for name, tensor in copy.items()} for copy in self.copies]
-            self.device, self._kinds = device, _kinds(self.copies[0])
+            self.copies, self.device = [_moved(copy, lambda x: x.to(device)) for copy in self.copies], device
         elif device.type == "cuda":
-            self.copies = [{name: tensor.pin_memory() for name, tensor in copy.items()} for copy in self.copies]
+            self.copies = [_moved(copy, Tensor.pin_memory) for copy in self.copies]
 
     def close(self) -> None:
         """There is nothing to let go of."""
 
+    def _fits(self, old: Copy, new: Copy) -> bool:
+        if new.layout is old.layout or new.layout is self._known:  # as nearly always: no need to compare them
+            return True
+        if new.layout != old.layout or new.blocks[0].device != self.device:
+            return False
+        self._known = new.layout
+        return True
 
-def on_device(params: Params, number: int) -> InMemory:
-    """Slots on the device of the parameters, which the first of them holds."""
-    # Each tensor in memory of its own: torch cannot save a shard that begins in the middle of some.
-    copies = [
-        {name: torch.zeros(p.shape, dtype=record_dtype(p), device=p.device) for name, p in params.items()}
-        for _ in range(number)
-    ]
+
+def on_device(params: Params, number: int, *, apart: bool = False) -> InMemory:
+    """Slots on the device of the parameters, which the first of them holds.
+
+    Args:
+        params: The parameters.
+        number: How many slots.
+        apart: See `Layout`.
+    """
+    layout, device = Layout(params, apart=apart), next(iter(params.values())).device
+    return _slots([layout.make(device) for _ in range(number)], params, follows=True)
+
+
+def on_host(params: Params, number: int, *, apart: bool = False) -> InMemory:
+    """Slots in host memory; pinned where θ comes from a CUDA device, whose copies are exchanged with them."""
+    layout, pinned = Layout(params, apart=apart), next(iter(params.values())).is_cuda
+    return _slots([layout.make(torch.device("cpu"), pinned=pinned) for _ in range(number)], params, follows=False)
+
+
+def _slots(copies: list[Copy], params: Params, *, follows: bool) -> InMemory:
     blend(copies[0], params, 1.0)
-    return InMemory(copies, follows=True)
+    return InMemory(copies, follows=follows)
 
 
-def on_host(params: Params, number: int) -> InMemory:
-    """Slots in host memory, the first with the parameters; pinned where θ comes from a CUDA device, to be swapped."""
-    copies = [
-        {
-            name: torch.zeros_like(p, dtype=record_dtype(p), device="cpu", pin_memory=p.device.type == "cuda")
-            for name, p in params.items()
-        }
-        for _ in range(number)
-    ]
-    blend(copies[0], params, 1.0)
-    return InMemory(copies, follows=False)
-
-
-def _kinds(copy: Params) -> list[tuple[object, ...]]:
-    """What memory must have in common to be exchanged, name by name."""
-    return [(name, t.dtype, t.stride(), t.device) for name, t in copy.items()]
+def _moved(copy: dict[str, Tensor], move: Callable[[Tensor], Tensor]) -> dict[str, Tensor]:
+    return copy.moved(move) if isinstance(copy, Copy) else {name: move(tensor) for name, tensor in copy.items()}

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from equipoise.conversion import Conversion
-from equipoise.host import apart
+from equipoise.host import beside_the_host
 from equipoise.train.archive import Archive, Direct, Record, capacity, is_planned
 from equipoise.train.courier import Aside, Courier, ToHost
 from equipoise.train.disk import OnDisk
@@ -26,6 +26,8 @@ def new_record(
     losses: Tensor,
     store: _Store,
     on_error: Literal["raise", "keep"],
+    *,
+    apart: bool,
 ) -> Record:
     """A record of nothing yet.
 
@@ -35,21 +37,23 @@ def new_record(
         losses: Of shape (m,); looked at for dtype and device only.
         store: Where its copies live.
         on_error: What a store that cannot be written to does, see `Archive`.
+        apart: Whether parameters are shards, see `Layout`.
     """
     if not is_planned(conversion):
         return Direct(conversion, params, losses)
-    slots = _open_slots(store, params, capacity(conversion))
-    return Archive(conversion, params, losses, slots, new_courier(store, losses.device), on_error=on_error)
+    slots = _open_slots(store, params, capacity(conversion), apart=apart)
+    courier = new_courier(store, losses.device, apart=apart)
+    return Archive(conversion, params, losses, slots, courier, on_error=on_error)
 
 
-def new_courier(store: _Store, device: torch.device) -> Courier | None:
+def new_courier(store: _Store, device: torch.device, *, apart: bool) -> Courier | None:
     """The courier from a device to a store; None where the host does not wait for a device."""
-    if not apart(device):
+    if not beside_the_host(device):
         return None
-    return Aside() if store == "device" else ToHost(device)
+    return Aside(apart=apart) if store == "device" else ToHost(device, apart=apart)
 
 
-def _open_slots(store: _Store, params: Mapping[str, Tensor], number: int) -> Slots:
+def _open_slots(store: _Store, params: Mapping[str, Tensor], number: int, *, apart: bool) -> Slots:
     if store == "device":
-        return on_device(params, number)
-    return on_host(params, number) if store == "host" else OnDisk(store, params, number)
+        return on_device(params, number, apart=apart)
+    return on_host(params, number, apart=apart) if store == "host" else OnDisk(store, params, number)
