@@ -10,7 +10,18 @@ from torch.utils import _pytree as trees
 
 from equipoise.host import Fetched, fetch
 
-__all__ = ["Eager", "Outcome", "Resident", "Step", "Stepper", "capture", "capture_at_once", "captures", "stepper"]
+__all__ = [
+    "Beside",
+    "Eager",
+    "Outcome",
+    "Resident",
+    "Step",
+    "Stepper",
+    "capture",
+    "capture_at_once",
+    "captures",
+    "stepper",
+]
 
 S = TypeVar("S")
 T = TypeVar("T")
@@ -88,6 +99,45 @@ class Eager(Generic[S]):
         return state
 
 
+class Beside:
+    """A stream beside the current one of a CUDA device. What it is given in a `with` comes after what that has so far.
+
+    A step has no time for `torch.cuda.current_stream` and `torch.cuda.stream`, which make new objects.
+
+    Args:
+        device: The device.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self.stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+        self._index: int = self.stream.device_index
+        self._given = torch.cuda.Event()  # type: ignore[no-untyped-call]
+        self._known: tuple[int, torch.cuda.Stream] | None = None
+        self._before: tuple[int, torch.cuda.Stream] | None = None
+
+    def current(self) -> torch.cuda.Stream:
+        """The current stream of the device."""
+        number = torch._C._cuda_getCurrentRawStream(self._index)
+        if self._known is None or self._known[0] != number:
+            self._known = number, torch.cuda.current_stream(self._index)
+        return self._known[1]
+
+    def __enter__(self) -> torch.cuda.Stream:
+        now = self.current()
+        self._given.record(now)
+        self.stream.wait_event(self._given)
+        self._before = torch.cuda.current_device(), now
+        torch.cuda.set_stream(self.stream)
+        return self.stream
+
+    def __exit__(self, *_: object) -> None:
+        assert self._before is not None  # noqa: S101
+        device, now = self._before
+        torch.cuda.set_stream(now)
+        if device != self._index:  # setting a stream sets its device
+            torch.cuda.set_device(device)
+
+
 class _Place(Generic[S]):
     """Where a state is on the device, with what the host was told beside it."""
 
@@ -124,36 +174,31 @@ class Resident(Generic[S]):
 
     def __init__(self, step: Step[S], device: torch.device) -> None:
         self.step, self.device = step, device
-        self._beside = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
-        self._given = torch.cuda.Event()  # type: ignore[no-untyped-call]
+        self._beside = Beside(device)
         self._places: tuple[_Place[S], ...] = ()
         self._inputs: dict[int, Tensor] = {}
         self._graphs: dict[tuple[int, ...], torch.cuda.CUDAGraph] = {}
         self._last: _Place[S] | None = None
         self._turn = 0
         # What it writes to must stay until it has.
-        weakref.finalize(self, self._beside.synchronize).atexit = False
+        weakref.finalize(self, self._beside.stream.synchronize).atexit = False
 
     def __call__(self, state: S, *inputs: Tensor | None) -> Outcome[S]:
         """Beside the current stream."""
-        now = torch.cuda.current_stream(self.device)
-        if self._last is not None:
-            now.wait_event(self._last.written)  # which may still read what is written below
-        source = self._whereabouts(state, now)
+        self.join()  # the last step may still read what is written here
+        source = self._whereabouts(state)
         graph = self._feed(source, inputs)
         into = self._places[1 - source]
-        self._given.record(now)
-        self._beside.wait_event(self._given)
-        with torch.cuda.stream(self._beside):
+        with self._beside as stream:
             graph.replay()
-        into.written.record(self._beside)
+            into.written.record(stream)
         self._last, self._turn = into, self._turn + 1
         return Outcome(into.state, None if into.told is None else Fetched(into.told, into.written), self._turn)
 
     def join(self) -> None:
         """Let the current stream wait."""
         if self._last is not None:
-            torch.cuda.current_stream(self.device).wait_event(self._last.written)
+            self._beside.current().wait_event(self._last.written)
 
     def holds(self, outcome: Outcome[S]) -> bool:
         """As long as no other step came."""
@@ -165,15 +210,14 @@ class Resident(Generic[S]):
         copy: T = trees.tree_map(torch.clone, state)
         return copy
 
-    def _whereabouts(self, state: S, now: torch.cuda.Stream) -> int:
+    def _whereabouts(self, state: S) -> int:
         for k, place in enumerate(self._places):
             if place.state is state:
                 return k
         if not self._places:
-            self._beside.wait_stream(now)
-            with torch.cuda.stream(self._beside):  # whose memory it is, also when it is given back
+            with self._beside:  # whose memory it is, also when it is given back
                 self._places = (_Place(state), _Place(state))
-            now.wait_stream(self._beside)
+            self._beside.current().wait_stream(self._beside.stream)
         self._places[0].write(state)
         return 0
 

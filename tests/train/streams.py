@@ -42,7 +42,7 @@ class Device:
         self.host: Clock = defaultdict(int)
         self.elsewhere: Clock = defaultdict(int)
         """What the thread of a store has waited for."""
-        self.current, self.streams, self.thread = [0], 0, threading.get_ident()
+        self.current, self.streams, self.thread = 0, 0, threading.get_ident()
         self.used: dict[int, Use] = {}
         self.given_back: defaultdict[int, list[Use]] = defaultdict(list)
         self.races: Counter[str] = Counter()
@@ -54,7 +54,7 @@ class Device:
 
     def operation(self, name: str) -> tuple[int, int]:
         """The current stream, which is given one more, and its time then."""
-        stream = self.current[-1]
+        stream = self.current
         clock = self.clocks[stream]
         merge(clock, self.host)
         clock[stream] += 1
@@ -124,7 +124,9 @@ class Noted(TorchDispatchMode):
 
 
 class Stream:
-    """A stand-in for torch.cuda.Stream, and what a `with` makes the current one."""
+    """A stand-in for torch.cuda.Stream."""
+
+    device_index = 0
 
     def __init__(self, device: Device, number: int | None = None) -> None:
         if number is None:
@@ -145,11 +147,8 @@ class Stream:
     def synchronize(self) -> None:
         merge(self.device.host, self.clock)
 
-    def __enter__(self) -> None:
-        self.device.current.append(self.number)
-
-    def __exit__(self, *_: object) -> None:
-        self.device.current.pop()
+    def make_current(self) -> None:
+        self.device.current = self.number
 
 
 class Event:
@@ -180,7 +179,7 @@ def stand_in(monkeypatch: pytest.MonkeyPatch) -> Device:
     device = Device()
 
     def current(_: object = None) -> Stream:
-        return Stream(device, device.current[-1])
+        return Stream(device, device.current)
 
     def capture(work: Callable[[], None], _: torch.device) -> Graph:
         device.synchronize()
@@ -192,7 +191,9 @@ def stand_in(monkeypatch: pytest.MonkeyPatch) -> Device:
     monkeypatch.setattr(torch.cuda, "Stream", lambda *_: Stream(device))
     monkeypatch.setattr(torch.cuda, "Event", lambda **_: Event(device))
     monkeypatch.setattr(torch.cuda, "current_stream", current)
-    monkeypatch.setattr(torch.cuda, "stream", lambda stream: stream)
+    monkeypatch.setattr(torch.cuda, "set_stream", lambda stream: stream.make_current())
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    monkeypatch.setattr(torch._C, "_cuda_getCurrentRawStream", lambda _: device.current, raising=False)
     monkeypatch.setattr("equipoise.replay.capture", capture)
     monkeypatch.setattr("equipoise.train.courier.capture_at_once", Graph)
     return device

@@ -13,7 +13,7 @@ from torch import Tensor
 
 import equipoise as eq
 from equipoise.host import Fetched
-from equipoise.replay import Resident
+from equipoise.replay import Beside, Resident
 from equipoise.train.archive import Archive
 from equipoise.train.courier import Job, ToHost
 
@@ -43,7 +43,7 @@ def device(monkeypatch) -> Device:
     def fetch(tensor: Tensor) -> Fetched:
         copy, arrived = torch.empty_like(tensor), Event(device)
         copy.copy_(tensor)
-        arrived.record(Stream(device, device.current[-1]))
+        arrived.record(Stream(device, device.current))
         return Fetched(copy, arrived)  # type: ignore[arg-type]
 
     for module in ("replay", "train.finite"):
@@ -54,19 +54,19 @@ def device(monkeypatch) -> Device:
 
 
 @pytest.fixture
-def make(toy, preference, as_cuda, device) -> Callable[..., tuple[Any, eq.MultiObjective]]:
+def make(toy, preference, as_cuda, device) -> Callable[..., tuple[Any, eq.MultiObjective]]:  # noqa: ARG001
     """A run with streams, as on a CUDA device."""
 
-    def make(weighting: Any, conversion: Any, store: str) -> tuple[Any, eq.MultiObjective]:
+    def make(weighting: Any, conversion: Any, store: str, check: Any) -> tuple[Any, eq.MultiObjective]:
         run = toy()
         with as_cuda():
             mol = eq.MultiObjective(
-                run.model, weighting, preference, conversion, run.optimizer, store=store, check="deferred"
+                run.model, weighting, preference, conversion, run.optimizer, store=store, check=check
             )
         assert isinstance(mol._record, Archive)
         assert isinstance(mol._record._plan, Resident)
         if isinstance(mol._record._courier, ToHost):
-            mol._record._courier._side = Stream(device)  # type: ignore[assignment]
+            mol._record._courier._beside = Beside(torch.device("cpu"))
         return run, mol
 
     return make
@@ -96,21 +96,33 @@ def loop(run: Any, mol: eq.MultiObjective) -> None:
     mol.close()
 
 
+@pytest.mark.parametrize("check", ["deferred", "now"])
 @pytest.mark.parametrize("store", ["device", "host"])
 @pytest.mark.parametrize("conversion", [ADAPTIVE, eq.Average(), eq.Last()], ids=["adaptive", "average", "last"])
 @pytest.mark.parametrize("weighting", [eq.OMD(), eq.SmoothTchebycheff(0.1), eq.MGDA()], ids=["omd", "smooth", "mgda"])
-def test_nothing_is_touched_out_of_order(weighting, conversion, store, make, device):
-    run, mol = make(weighting, conversion, store)
+def test_nothing_is_touched_out_of_order(weighting, conversion, store, check, make, device):
+    run, mol = make(weighting, conversion, store, check)
     with Noted(device):
         loop(run, mol)
     assert not device.races
     assert device.streams == 1 + (store == "host") + isinstance(mol._advance, Resident)
 
 
-@pytest.mark.parametrize(("store", "wait"), [("device", "wait_event"), ("host", "wait_stream"), ("host", "wait_event")])
-def test_a_wait_that_is_left_out_is_noticed(store, wait, make, device, monkeypatch):
-    monkeypatch.setattr(Stream, wait, lambda *_: None)
-    run, mol = make(eq.OMD(), ADAPTIVE, store)
+@pytest.mark.parametrize(
+    ("where", "name", "store"),
+    [(Resident, "join", "device"), (Beside, "__enter__", "device"), (ToHost, "hold", "host")],
+    ids=["join", "enter", "hold"],
+)
+def test_a_wait_that_is_left_out_is_noticed(where, name, store, make, device, monkeypatch):
+    waits = getattr(where, name)
+
+    def goes_on(*args: Any) -> Any:
+        with monkeypatch.context() as patched:
+            patched.setattr(Stream, "wait_event", lambda *_: None)
+            return waits(*args)
+
+    monkeypatch.setattr(where, name, goes_on)
+    run, mol = make(eq.OMD(), ADAPTIVE, store, "now")
     with Noted(device):
         loop(run, mol)
     assert device.races

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from equipoise.conversion.protocol import Params, marks
 from equipoise.host import done
-from equipoise.replay import capture_at_once
+from equipoise.replay import Beside, capture_at_once
 from equipoise.train.copies import Copy, Layout
 
 __all__ = ["Aside", "Courier", "Held", "Job", "ToHost"]
@@ -136,7 +136,7 @@ class ToHost:
         self.sends = device.type in {"cpu", "cuda"}
         self._device, self._apart = device, apart
         self._cuda = device.type == "cuda"
-        self._side = torch.cuda.Stream(device) if self._cuda else None  # type: ignore[no-untyped-call]
+        self._beside = Beside(device) if self._cuda else None
         self._free: list[Copy] = []
         self._layout: Layout | None = None
         self._packs: list[Tensor] = []
@@ -144,9 +144,9 @@ class ToHost:
         self._source: object = None
         self._sent: _Sent | None = None
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="equipoise-store")
-        if self._side is not None:
+        if self._beside is not None:
             # What is on its way needs its memory, also if nobody asks for it.
-            weakref.finalize(self, self._side.synchronize).atexit = False
+            weakref.finalize(self, self._beside.stream.synchronize).atexit = False
 
     def send(self, params: Params) -> None:
         """Begin to copy θ; whatever is written to it before `hold` is noticed there, unless through `.data`."""
@@ -160,8 +160,8 @@ class ToHost:
             self._drop()
         sent, self._sent = self._sent, None
         held = self._begin(params) if sent is None else sent.held
-        if held.copied is not None:  # from here on θ may be overwritten
-            torch.cuda.current_stream(self._device).wait_event(held.copied)
+        if self._beside is not None and held.copied is not None:  # from here on θ may be overwritten
+            self._beside.current().wait_event(held.copied)
         return held
 
     def run(self, job: Callable[[], None]) -> Job:
@@ -187,17 +187,16 @@ class ToHost:
             self._source = source
         assert self._layout is not None  # noqa: S101
         to = self._free.pop() if self._free else self._layout.make(torch.device("cpu"), pinned=self._cuda)
-        if self._side is None:
+        if self._beside is None:
             _copy(to, params)
             return Held(to, None)
-        self._side.wait_stream(torch.cuda.current_stream(self._device))
-        with torch.cuda.stream(self._side):
+        with self._beside as stream:
             key = tuple(block.data_ptr() for block in to.blocks)
             if key not in self._graphs:
                 # Slots take such memory and leave theirs, so that it comes again.
                 self._graphs[key] = capture_at_once(partial(self._travel, to, dict(params)))
             self._graphs[key].replay()
-        return Held(to, done(self._side))
+            return Held(to, done(stream))
 
     def _move_to(self, params: Params) -> None:
         """θ is elsewhere, or something else."""
@@ -205,10 +204,10 @@ class ToHost:
         layout = Layout(params, lambda p: p.dtype, apart=self._apart)
         if self._layout is None or layout != self._layout:
             self._layout, self._free = layout, []
-        if self._side is not None:
-            self._side.synchronize()
+        if self._beside is not None:
+            self._beside.stream.synchronize()
             self._graphs = {}
-            with torch.cuda.stream(self._side):
+            with self._beside:
                 self._packs = [torch.zeros(b.small, dtype=b.dtype, device=self._device) for b in layout.blocks]
 
     @torch.no_grad()

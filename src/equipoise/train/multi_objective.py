@@ -505,8 +505,9 @@ class MultiObjective:
             return ((c if seen.share is None else c * seen.share) * f).sum()
 
     def _check_open(self) -> None:
-        rule = "mol must be open: close() ends its run, and so does a newer MultiObjective that takes its optimizer"
-        require(not self._closed, rule, lambda: f"one that was closed after step {self.step}")
+        if self._closed:
+            rule = "mol must be open: close() ends its run, and so does a newer MultiObjective that takes its optimizer"
+            require(False, rule, f"one that was closed after step {self.step}")  # noqa: FBT003
 
     def _cleared(self) -> bool:
         assert self._optimizer is not None  # noqa: S101
@@ -613,9 +614,9 @@ class MultiObjective:
 
     def _exactly(self) -> AbstractContextManager[None]:
         """Without graphs, and in the precision that things are in."""
-        kind = self._device.type
-        mixed = torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind)
-        return _plainly(kind, mixed=mixed) if mixed or torch.is_inference_mode_enabled() else torch.no_grad()
+        mixed = self._casts and torch.is_autocast_enabled(self._device.type)
+        plain = not mixed and not torch.is_inference_mode_enabled()
+        return torch.no_grad() if plain else _plainly(self._device.type, mixed=mixed)
 
     def _settle(self) -> None:
         """Catch up with what was put off."""
@@ -624,6 +625,7 @@ class MultiObjective:
 
     def _new_stepper(self) -> Stepper[_Committed]:
         """The weighting's arithmetic, captured where the time of a step is that of its launches."""
+        self._casts = torch.amp.is_autocast_available(self._device.type)
         captured = self.weighting.traceable and not self.weighting.needs and captures(self._device)
         self._early = captured and self._knows
         foresight = self._dtype if self._early else None

@@ -1,5 +1,6 @@
 """The part of a model that is recorded, and the model with the answer in it."""
 
+import operator
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from itertools import chain
@@ -52,20 +53,26 @@ class Recorded:
         if self.sharded:
             sharded.reshard(self.model)
         # A step cannot afford named_parameters(), which makes a name for everything there is.
-        if self._found is None or self._marks != self._look():
+        if self._found is None or not self._is_as_it_was():
             self._found = self._look_up()
-            self._note()
+            self._note(self._found)
         return self._found
 
-    def _note(self) -> None:
-        """What changes when a parameter appears, disappears, is replaced, frozen or thawed."""
-        modules = list(self.model.modules())
-        self._held: list[dict[str, Any]] = [x for module in modules for x in (module._parameters, module._modules)]
-        self._every = [p for module in modules for p in module._parameters.values() if p is not None]
-        self._marks = self._look()
+    def _note(self, found: Mapping[str, Tensor]) -> None:
+        """What changes when a parameter appears, disappears or is replaced, or one that is not recorded is thawed."""
+        modules, known = list(self.model.modules()), set(map(id, found.values()))
+        self._held: list[dict[str, Any]] = [x for module in modules for x in (module._parameters, module._modules) if x]
+        self._empty = [x for module in modules for x in (module._parameters, module._modules) if not x]
+        self._contents = [*chain.from_iterable(map(dict.values, self._held)), ...]
+        self._frozen = [p for p in self.model.parameters() if id(p) not in known and not p.requires_grad]
 
-    def _look(self) -> tuple[list[int], list[bool]]:
-        return list(map(id, chain.from_iterable(map(dict.values, self._held)))), [p.requires_grad for p in self._every]
+    def _is_as_it_was(self) -> bool:
+        held = chain(chain.from_iterable(map(dict.values, self._held)), (...,))
+        return (
+            all(map(operator.is_, held, self._contents))
+            and not any(self._empty)
+            and not any(p.requires_grad for p in self._frozen)
+        )
 
     def _look_up(self) -> dict[str, Tensor]:
         known = dict(self.model.named_parameters())
