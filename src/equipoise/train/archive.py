@@ -189,7 +189,7 @@ class Archive:
         self.conversion, self.slots, self.recorded = conversion, slots, 0
         self._keeps, self._warned = on_error == "keep", False
         self._like = {n: torch.empty_like(p, dtype=record_dtype(p), device="meta") for n, p in params.items()}
-        self._shapes = {name: p.shape for name, p in self._like.items()}
+        self._sizes = [p.shape for p in self._like.values()]
         self._numbers = _bare(conversion.init({"nothing": losses.new_zeros(())}, losses))
         self._queued: _Queued | None = None
         self._courier: Courier | None = None
@@ -208,7 +208,7 @@ class Archive:
 
     def update(self, params: Params, losses: Tensor, mask: Tensor | None = None) -> None:
         """Enter one iterate; the slots have it now, or by the next time."""
-        if {name: p.shape for name, p in params.items()} != self._shapes:
+        if list(map(Tensor.size, params.values())) != self._sizes or params.keys() != self._like.keys():
             check_record(params, self._like, 0, slots=False)
         self.slots.check()
         self.settle()

@@ -16,6 +16,7 @@ from equipoise.conversion.protocol import Params, marks
 from equipoise.host import done
 from equipoise.replay import Beside, capture_at_once
 from equipoise.train.copies import Copy, Layout
+from equipoise.train.gradients import ungraphed
 
 __all__ = ["Aside", "Courier", "Held", "Job", "ToHost"]
 
@@ -181,7 +182,8 @@ class ToHost:
 
     def _begin(self, params: Params) -> Held:
         """A copy on its way, beside the current stream and after what that was given so far."""
-        source = [(p.data_ptr(), p.dtype, p.stride()) for p in params.values()]
+        tensors = list(params.values())
+        source = [list(map(Tensor.data_ptr, tensors)), list(map(Tensor.stride, tensors)), [p.dtype for p in tensors]]
         if self._layout is None or source != self._source:
             self._move_to(params)
             self._source = source
@@ -232,6 +234,6 @@ def _on_device(device: torch.device, job: Callable[[], None]) -> None:
     job()
 
 
-@torch.no_grad()
 def _copy(to: Mapping[str, Tensor], params: Params, *, non_blocking: bool = False) -> None:
-    torch._foreach_copy_(list(to.values()), [params[name] for name in to], non_blocking)
+    with ungraphed():
+        torch._foreach_copy_(list(to.values()), [params[name] for name in to], non_blocking)

@@ -21,7 +21,7 @@ from equipoise.train.checkpoint import check_configuration, check_tensors, descr
 from equipoise.train.distributed import Group, Seen, everywhere, mean_losses, mean_rows
 from equipoise.train.finite import Floor, Watch, sound
 from equipoise.train.foresight import foresees, looks_ahead
-from equipoise.train.gradients import jacobian_rows, row_dtype, steered
+from equipoise.train.gradients import jacobian_rows, row_dtype, steered, ungraphed
 from equipoise.train.losses import Counts, Losses, check_graph, stack_counts, stack_losses
 from equipoise.train.monitor import describe_step
 from equipoise.train.pending import Call, Chosen, Mean, Pending
@@ -616,7 +616,7 @@ class MultiObjective:
         """Without graphs, and in the precision that things are in."""
         mixed = self._casts and torch.is_autocast_enabled(self._device.type)
         plain = not mixed and not torch.is_inference_mode_enabled()
-        return torch.no_grad() if plain else _plainly(self._device.type, mixed=mixed)
+        return ungraphed() if plain else _plainly(self._device.type, mixed=mixed)
 
     def _settle(self) -> None:
         """Catch up with what was put off."""

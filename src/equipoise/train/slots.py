@@ -112,7 +112,6 @@ class InMemory:
         """The tensors in use."""
         return self.copies[slot]
 
-    @torch.no_grad()
     def blend(self, slot: int, new: Params, mix: float) -> None:
         """In place; a courier's memory is taken where θ only has to be moved, and as much is given for it."""
         old = self.copies[slot]
