@@ -16,8 +16,7 @@ TorchJD's methods are measured where it is installed: STCH as a scalarisation, M
 With `--device cuda` it is also checked that a step makes no host synchronisation, that the archive that is written late
 is bit for bit the one that is written at once, and that a loss that is not finite is raised one call late, with λ and
 the archive as they were. `--check` exits with 1 if a claim is missed. Beside the time of a step stands how much of
-it LS itself waits for the host: with small batches nearly all, and whatever the host does more is seen there. A model
-that is compiled (`torch.compile`) is handed over sooner.
+it LS itself waits for the host: with small batches nearly all, and whatever the host does more is seen there.
 
 `--store host` compares where the copies live instead. On a CUDA device: the memory that the shell adds there, and the
 time of a step with the copies in host memory over that with the copies on the device. On the CPU: the memory of the
@@ -108,7 +107,6 @@ class Task:
         m: Objectives.
         per_objective: Samples of each in a batch.
         device: Where.
-        compiled: Whether the model goes through `torch.compile`.
     """
 
     name: str
@@ -118,7 +116,6 @@ class Task:
     m: int
     per_objective: int
     device: torch.device
-    compiled: bool = False
 
     @property
     def title(self) -> str:
@@ -129,8 +126,7 @@ class Task:
         """Always the same model, with its optimizer."""
         torch.manual_seed(0)
         model = self.model().to(self.device)
-        made: Any = torch.compile(model) if self.compiled else model
-        return made, torch.optim.SGD(model.parameters(), lr=0.01)
+        return model, torch.optim.SGD(model.parameters(), lr=0.01)
 
 
 class Stream:
@@ -396,11 +392,9 @@ def memory(device: torch.device, steps: int) -> Iterator[Row]:
 
 
 # ------------------------------------------------------------------------------- on a CUDA device
-def residual(device: torch.device, per_objective: int, side: int = 32, *, compiled: bool = False) -> Task:
-    shape = (3, side, side)
-    smallest = shape if compiled else (3, 8, 8)  # a model is compiled for one shape
-    name = f"ResNet-18, {side} × {side}{', compiled' if compiled else ''}"
-    return Task(name, lambda: ResNet18().module(), shape, smallest, 10, per_objective, device, compiled)
+def residual(device: torch.device, per_objective: int, side: int = 32) -> Task:
+    name = f"ResNet-18, {side} × {side}"
+    return Task(name, lambda: ResNet18().module(), (3, side, side), (3, 8, 8), 10, per_objective, device)
 
 
 def fully_connected(device: torch.device, m: int, per_objective: int) -> Task:
@@ -608,8 +602,8 @@ def measure_stores(device: torch.device, *, quick: bool) -> Iterator[Row]:
         return
     yield from no_synchronisation(residual(device, 13), grouped=False, store="host")
     yield late_archive(fully_connected(device, 10, 8), store="host")
-    sizes = (residual(device, 13), residual(device, 52), residual(device, 13, 64), residual(device, 13, compiled=True))
-    for task in sizes:
+    for each, side in ((13, 32), (26, 32), (52, 32), (13, 64)):
+        task = residual(device, each, side)
         yield from stores_on_cuda(task, 5 if quick else 15)
 
 
@@ -632,7 +626,6 @@ def measure(device: torch.device, *, quick: bool) -> Iterator[Row]:
         for each, side in ((26, 32), (52, 32), (13, 64)):
             yield from cost(residual(device, each, side), 1.02, 5 if quick else 15, 0, gramian=False)
         yield from cost(fully_connected(device, 10, 64), None, 5 if quick else 15, 0, gramian=False)
-        yield from cost(residual(device, 13, compiled=True), 1.02, 5 if quick else 15, 0, gramian=False)
     yield from memory(device, steps)
 
 
