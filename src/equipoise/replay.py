@@ -109,7 +109,9 @@ class Beside:
     """
 
     def __init__(self, device: torch.device) -> None:
-        self.stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+        # Streams share the few queues of a device. One of the same priority may be in the queue of the current stream,
+        # where each waits for the other; of work as small as this the current one hardly notices the priority.
+        self.stream = torch.cuda.Stream(device, priority=-1)  # type: ignore[no-untyped-call]
         self._index: int = self.stream.device_index
         self._given = torch.cuda.Event()  # type: ignore[no-untyped-call]
         self._known: tuple[int, torch.cuda.Stream] | None = None

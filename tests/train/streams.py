@@ -188,7 +188,7 @@ def stand_in(monkeypatch: pytest.MonkeyPatch) -> Device:
         device.synchronize()
         return Graph(work)
 
-    monkeypatch.setattr(torch.cuda, "Stream", lambda *_: Stream(device))
+    monkeypatch.setattr(torch.cuda, "Stream", lambda *_, **__: Stream(device))
     monkeypatch.setattr(torch.cuda, "Event", lambda **_: Event(device))
     monkeypatch.setattr(torch.cuda, "current_stream", current)
     monkeypatch.setattr(torch.cuda, "set_stream", lambda stream: stream.make_current())
