@@ -45,8 +45,11 @@ Step = Callable[..., tuple[Tensor | None, S]]
 class Stepper(Protocol[S]):
     """A step, as it is done on some device."""
 
-    def __call__(self, state: S, *inputs: Tensor | None) -> Outcome[S]:
-        """From a state: one step."""
+    def __call__(self, state: S, *inputs: Tensor | None, tell: bool = True) -> Outcome[S]:
+        """From a state: one step, of which the host is told or not.
+
+        What it is told must be read before the next step of which it is.
+        """
         ...
 
     def join(self) -> None:
@@ -82,10 +85,10 @@ class Eager(Generic[S]):
     def __init__(self, step: Step[S]) -> None:
         self.step = step
 
-    def __call__(self, state: S, *inputs: Tensor | None) -> Outcome[S]:
+    def __call__(self, state: S, *inputs: Tensor | None, tell: bool = True) -> Outcome[S]:
         """By the current stream."""
         told, after = self.step(state, *inputs)
-        return Outcome(after, None if told is None else fetch(told), 0)
+        return Outcome(after, fetch(told) if tell and told is not None else None, 0)
 
     def join(self) -> None:
         """It is in order."""
@@ -185,17 +188,18 @@ class Resident(Generic[S]):
         # What it writes to must stay until it has.
         weakref.finalize(self, self._beside.stream.synchronize).atexit = False
 
-    def __call__(self, state: S, *inputs: Tensor | None) -> Outcome[S]:
+    def __call__(self, state: S, *inputs: Tensor | None, tell: bool = True) -> Outcome[S]:
         """Beside the current stream."""
         self.join()  # the last step may still read what is written here
         source = self._whereabouts(state)
-        graph = self._feed(source, inputs)
+        graph = self._feed(source, inputs, tell=tell)
         into = self._places[1 - source]
         with self._beside as stream:
             graph.replay()
             into.written.record(stream)
         self._last, self._turn = into, self._turn + 1
-        return Outcome(into.state, None if into.told is None else Fetched(into.told, into.written), self._turn)
+        told = Fetched(into.told, into.written) if tell and into.told is not None else None
+        return Outcome(into.state, told, self._turn)
 
     def join(self) -> None:
         """Let the current stream wait."""
@@ -223,10 +227,10 @@ class Resident(Generic[S]):
         self._places[0].write(state)
         return 0
 
-    def _feed(self, source: int, inputs: Sequence[Tensor | None]) -> torch.cuda.CUDAGraph:
+    def _feed(self, source: int, inputs: Sequence[Tensor | None], *, tell: bool) -> torch.cuda.CUDAGraph:
         """The graph for such inputs, which it then reads."""
         given = [(k, x) for k, x in enumerate(inputs) if x is not None]
-        key = (source, *(k for k, _ in given))
+        key = (source, tell, *(k for k, _ in given))
         if key not in self._graphs:
             for k, x in given:
                 if k not in self._inputs:
@@ -238,7 +242,7 @@ class Resident(Generic[S]):
             def work() -> None:
                 told, after = self.step(here.state, *held)
                 there.write(after)
-                if told is not None:
+                if tell and told is not None:
                     there.tell(told)
 
             self._graphs[key] = capture(work, self.device)

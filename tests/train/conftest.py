@@ -81,7 +81,7 @@ def as_cuda(monkeypatch, as_accelerator) -> Callable[[], AbstractContextManager[
     @contextmanager
     def as_cuda() -> Iterator[None]:
         with as_accelerator(), monkeypatch.context() as patched:
-            for module in ("replay", "train.multi_objective"):
+            for module in ("replay", "train.courier", "train.multi_objective"):
                 patched.setattr(f"equipoise.{module}.captures", lambda device: device.type != "meta")
             yield
 

@@ -129,6 +129,41 @@ class Slow:
         assert self.gate.wait(20)
 
 
+def test_a_call_after_a_step_that_the_device_skips(toy, preference, beside_the_host):
+    """It is thrown away, and must not touch what the run stands at."""
+    found = []
+    for late in (True, False):
+        run = toy(optimizer=torch.optim.Adam, fused=True)
+        with beside_the_host() if late else nullcontext():
+            mol = eq.MultiObjective(run.model, eq.OMD(), preference, ADAPTIVE, run.optimizer)
+        run.run(mol, 3)
+        for skipped in (1.0, 0.0):
+            mol(run.losses(3)).backward()
+            run.optimizer.found_inf, run.optimizer.grad_scale = torch.tensor(skipped), torch.tensor(1.0)
+            run.optimizer.step()
+            del run.optimizer.found_inf, run.optimizer.grad_scale
+            run.optimizer.zero_grad()
+            before = {name: x.clone() for name, x in mol.state_dict()["tensors"].items()}
+            mol(run.losses(4))
+            mol(run.losses(5))
+            torch.testing.assert_close(mol.state_dict()["tensors"], before, rtol=0, atol=0)
+        found.append((before, mol.coefficients, mol.duals))
+    torch.testing.assert_close(*found, rtol=0, atol=0)
+
+
+def test_of_every_call_the_host_is_told(toy, preference, beside_the_host):
+    """Also of one that is not differentiated, between others."""
+    run = toy()
+    with beside_the_host():
+        mol = eq.MultiObjective(run.model, eq.OMD(), preference, ADAPTIVE, run.optimizer, check="deferred")
+    run.run(mol, 2)
+    mol(run.losses(2)).backward()
+    mol(run.losses(3) * torch.tensor([1.0, torch.nan, 1.0]))
+    run.optimizer.step()
+    with pytest.raises(eq.NonFiniteLossError, match="for objective 1 in step 3"):
+        mol(run.losses(4))
+
+
 def test_a_step_is_over_before_its_plan_has_arrived(toy, preference, as_accelerator, monkeypatch):
     run = toy()
     with as_accelerator():

@@ -65,8 +65,6 @@ def make(toy, preference, as_cuda, device) -> Callable[..., tuple[Any, eq.MultiO
             )
         assert isinstance(mol._record, Archive)
         assert isinstance(mol._record._plan, Resident)
-        if isinstance(mol._record._courier, ToHost):
-            mol._record._courier._beside = Beside(torch.device("cpu"))
         return run, mol
 
     return make

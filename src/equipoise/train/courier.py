@@ -14,7 +14,7 @@ from torch import Tensor
 
 from equipoise.conversion.protocol import Params, marks
 from equipoise.host import done
-from equipoise.replay import Beside, capture_at_once
+from equipoise.replay import Beside, capture_at_once, captures
 from equipoise.train.copies import Copy, Layout
 from equipoise.train.gradients import ungraphed
 
@@ -136,8 +136,7 @@ class ToHost:
     def __init__(self, device: torch.device, *, apart: bool = False) -> None:
         self.sends = device.type in {"cpu", "cuda"}
         self._device, self._apart = device, apart
-        self._cuda = device.type == "cuda"
-        self._beside = Beside(device) if self._cuda else None
+        self._beside = Beside(device) if captures(device) else None
         self._free: list[Copy] = []
         self._layout: Layout | None = None
         self._packs: list[Tensor] = []
@@ -188,7 +187,11 @@ class ToHost:
             self._move_to(params)
             self._source = source
         assert self._layout is not None  # noqa: S101
-        to = self._free.pop() if self._free else self._layout.make(torch.device("cpu"), pinned=self._cuda)
+        to = (
+            self._free.pop()
+            if self._free
+            else self._layout.make(torch.device("cpu"), pinned=self._device.type == "cuda")
+        )
         if self._beside is None:
             _copy(to, params)
             return Held(to, None)
@@ -196,7 +199,8 @@ class ToHost:
             key = tuple(block.data_ptr() for block in to.blocks)
             if key not in self._graphs:
                 # Slots take such memory and leave theirs, so that it comes again.
-                self._graphs[key] = capture_at_once(partial(self._travel, to, dict(params)))
+                memory = Copy(to.layout, list(to.blocks))
+                self._graphs[key] = capture_at_once(partial(self._travel, memory, dict(params)))
             self._graphs[key].replay()
             return Held(to, done(stream))
 

@@ -561,8 +561,7 @@ class MultiObjective:
 
     def _keep(self, before: _Committed, taken: Tensor) -> None:
         """What was shown before stays where the device did not take the step."""
-        now, taken = self._state, taken.to(self._device)
-        self._advance.join()
+        now, taken = self._advance.own(self._state), taken.to(self._device)
         self._state = now._replace(
             coefficients=torch.where(taken, now.coefficients, before.coefficients),
             losses=torch.where(taken, now.losses, before.losses),
@@ -571,7 +570,8 @@ class MultiObjective:
     def _commit(self, mean: Mean) -> None:
         ahead = mean.ahead
         if ahead is None or not self._advance.holds(ahead):
-            ahead = self._advance(self._state, mean.values, mean.mask, mean.rows)
+            # The host was told of these losses, or is yet to be.
+            ahead = self._advance(self._state, mean.values, mean.mask, mean.rows, tell=False)
         self._state = ahead.after
         self.step += 1
 
