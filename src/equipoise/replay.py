@@ -2,7 +2,7 @@
 
 import weakref
 from collections.abc import Callable, Sequence
-from typing import Generic, NamedTuple, Protocol, TypeVar
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 import torch
 from torch import Tensor
@@ -20,7 +20,7 @@ __all__ = [
     "capture",
     "capture_at_once",
     "captures",
-    "stepper",
+    "steady",
 ]
 
 S = TypeVar("S")
@@ -65,14 +65,16 @@ class Stepper(Protocol[S]):
         ...
 
 
-def stepper(step: Step[S], device: torch.device, *, captured: bool) -> Stepper[S]:
-    """A step on a device; captured where that is asked for and the device can."""
-    return Resident(step, device) if captured and captures(device) else Eager(step)
-
-
 def captures(device: torch.device) -> bool:
     """Whether the work of a device can be captured."""
     return device.type == "cuda"
+
+
+def steady(before: object, after: object) -> bool:
+    """Whether a state is made of tensors, and the one after it of tensors of the same names, shapes and dtypes."""
+    (left, structure), (right, other) = trees.tree_flatten(before), trees.tree_flatten(after)
+    tensors = all(isinstance(x, Tensor) for x in left)
+    return tensors and structure == other and _kinds(left) == _kinds(right)
 
 
 class Eager(Generic[S]):
@@ -154,6 +156,7 @@ class _Place(Generic[S]):
         self.written = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]
 
     def write(self, state: S) -> None:
+        assert steady(self.state, state), "a state that stays must keep its shapes and dtypes"  # noqa: S101
         _copy(self.leaves, trees.tree_leaves(state))
 
     def tell(self, told: Tensor) -> None:
@@ -183,6 +186,7 @@ class Resident(Generic[S]):
         self._places: tuple[_Place[S], ...] = ()
         self._inputs: dict[int, Tensor] = {}
         self._graphs: dict[tuple[int, ...], torch.cuda.CUDAGraph] = {}
+        self._pool: Any = None
         self._last: _Place[S] | None = None
         self._turn = 0
         # What it writes to must stay until it has.
@@ -245,11 +249,18 @@ class Resident(Generic[S]):
                 if tell and told is not None:
                     there.tell(told)
 
-            self._graphs[key] = capture(work, self.device)
+            if self._pool is None:  # one for all: no two of them are done at the same time
+                self._pool = torch.cuda.graph_pool_handle()
+            self._graphs[key] = capture(work, self.device, self._pool)
             return self._graphs[key]
         for k, x in given:
             self._inputs[k].copy_(x)
         return self._graphs[key]
+
+
+def _kinds(leaves: Sequence[Any]) -> list[Any]:
+    """Shapes and dtypes of tensors; of something else, what it is."""
+    return [(x.shape, x.dtype) if isinstance(x, Tensor) else type(x) for x in leaves]
 
 
 @torch.no_grad()
@@ -260,8 +271,14 @@ def _copy(into: list[Tensor], tensors: list[Tensor]) -> None:
         torch._foreach_copy_([into[k] for k in chosen], [tensors[k] for k in chosen])
 
 
-def capture(work: Callable[[], None], device: torch.device) -> torch.cuda.CUDAGraph:
-    """Work as a CUDA graph. It is done three times first, as lazy initialisation cannot be captured."""
+def capture(work: Callable[[], None], device: torch.device, pool: Any = None) -> torch.cuda.CUDAGraph:  # noqa: ANN401
+    """Work as a CUDA graph. It is done three times first, as lazy initialisation cannot be captured.
+
+    Args:
+        work: What to do.
+        device: Where.
+        pool: Of which memory; its own if none is given.
+    """
     with torch.cuda.device(device):
         side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         side.wait_stream(torch.cuda.current_stream())
@@ -272,7 +289,7 @@ def capture(work: Callable[[], None], device: torch.device) -> torch.cuda.CUDAGr
         torch.cuda.synchronize()
         graph = torch.cuda.CUDAGraph()
         # Other threads, such as one that pins memory for a loader, may go on meanwhile.
-        with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+        with torch.cuda.graph(graph, pool=pool, stream=side, capture_error_mode="thread_local"):
             work()
     return graph
 

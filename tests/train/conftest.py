@@ -81,8 +81,8 @@ def as_cuda(monkeypatch, as_accelerator) -> Callable[[], AbstractContextManager[
     @contextmanager
     def as_cuda() -> Iterator[None]:
         with as_accelerator(), monkeypatch.context() as patched:
-            for module in ("replay", "train.courier", "train.multi_objective"):
-                patched.setattr(f"equipoise.{module}.captures", lambda device: device.type != "meta")
+            for module in ("archive", "courier", "multi_objective"):
+                patched.setattr(f"equipoise.train.{module}.captures", lambda device: device.type != "meta")
             yield
 
     return as_cuda

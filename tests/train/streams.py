@@ -181,7 +181,7 @@ def stand_in(monkeypatch: pytest.MonkeyPatch) -> Device:
     def current(_: object = None) -> Stream:
         return Stream(device, device.current)
 
-    def capture(work: Callable[[], None], _: torch.device) -> Graph:
+    def capture(work: Callable[[], None], _: torch.device, __: object) -> Graph:
         device.synchronize()
         for _again in range(3):
             work()
@@ -193,6 +193,7 @@ def stand_in(monkeypatch: pytest.MonkeyPatch) -> Device:
     monkeypatch.setattr(torch.cuda, "current_stream", current)
     monkeypatch.setattr(torch.cuda, "set_stream", lambda stream: stream.make_current())
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: (0, 0))
     monkeypatch.setattr(torch._C, "_cuda_getCurrentRawStream", lambda _: device.current, raising=False)
     monkeypatch.setattr("equipoise.replay.capture", capture)
     monkeypatch.setattr("equipoise.train.courier.capture_at_once", Graph)

@@ -279,6 +279,7 @@ def test_small_tensors_of_all_kinds(preference, beside_the_host):
         model.e = nn.Parameter(torch.randn(3).bfloat16())
         model.f = nn.Parameter(torch.randn(3).double())
         model.g = nn.Parameter(torch.randn(200, 100))  # 80 kB: by itself
+        model.h = nn.Parameter(torch.randn(200, 300)[:, :150].T)
         with beside_the_host() if late else nullcontext():
             mol = eq.MultiObjective(model, eq.Linear(), preference, eq.Last(), store="host", every=None)
         for step in range(3):
@@ -390,6 +391,18 @@ class Own(eq.Weighting[OMDState]):
         return eq.OMD().foreseen(state, preference)
 
 
+class Counting(eq.Weighting[dict[str, Any]]):
+    """Its state does not stay as it was made: one tensor grows, another changes its dtype, and one comes later."""
+
+    def init(self, losses: Tensor, **_: Tensor) -> dict[str, Any]:
+        return {"seen": losses.new_zeros(0, len(losses)), "steps": torch.zeros((), dtype=torch.float32), "last": None}
+
+    def update(self, losses: Tensor, state: dict[str, Any], preference: Tensor, **_: Any) -> Any:
+        seen = torch.cat([state["seen"], losses.detach()[None]])
+        c = preference.to(losses) * (1 + seen.mean(0).softmax(0))
+        return c, {"seen": seen, "steps": state["steps"].double() + 1, "last": losses.detach()}
+
+
 class Duck:
     """A weighting by what it has, as older ones have it."""
 
@@ -417,6 +430,29 @@ def test_a_parameter_that_comes_before_a_step_is_refused_there(toy, preference, 
     run.model[0].register_parameter("more", nn.Parameter(torch.zeros(1)))
     with pytest.raises(ValueError, match="parameters that require grad must be those there were at the start"):
         run.optimizer.step()
+
+
+def test_a_state_that_does_not_stay_as_it_was_made(toy, preference, beside_the_host):
+    found = []
+    for late in (True, False):
+        run = toy()
+        with beside_the_host() if late else nullcontext():
+            mol = eq.MultiObjective(run.model, Counting(), preference, ADAPTIVE, run.optimizer)
+        run.run(mol, 4)
+        assert mol._state.weighting["seen"].shape == (4, 3)
+        found.append((run.params(), mol._state.weighting, mol.solution()))
+    torch.testing.assert_close(*found, rtol=0, atol=0)
+
+
+def test_a_module_that_gets_another_table_of_parameters(toy, preference, beside_the_host):
+    for run, mol in both(toy, preference, beside_the_host):
+        run.run(mol, 2)
+        layer = run.model[0]
+        layer._parameters = dict(layer._parameters)
+        run.run(mol, 1, 2)
+        layer.weight = nn.Parameter(layer.weight.detach() * 0.5)
+        run.run(mol, 1, 3)
+        assert mol._params()["0.weight"] is layer.weight
 
 
 def test_threads_end_with_their_runs(toy, preference, beside_the_host):
@@ -470,7 +506,9 @@ def test_copies_go_with_their_run(late, conversion, toy, preference, beside_the_
         mol = eq.MultiObjective(run.model, eq.OMD(), preference, conversion, run.optimizer)
     run.run(mol, 4)
     mol.solution()
-    copies = [weakref.ref(x) for x in mol._record.slots.read(0).values()]  # type: ignore[attr-defined]
+    slots = mol._record.slots.copies  # type: ignore[attr-defined]
+    copies = [weakref.ref(block) for copy in slots for block in copy.blocks]
+    del slots
     gc.collect()
     gc.disable()
     try:

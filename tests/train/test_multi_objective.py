@@ -448,3 +448,11 @@ def test_moving_is_a_matter_of_one_call(toy, preference):
     run.model.to("meta")
     mol.to("meta")
     assert {x.device.type for x in states.flatten(mol._state.weighting).values()} == {"meta"}
+
+
+@pytest.mark.parametrize("name", ["weighting", "conversion", "preference"])
+def test_what_a_run_was_made_with_cannot_be_replaced(name, toy, preference):
+    run = toy()
+    mol = eq.MultiObjective(run.model, eq.OMD(), preference, ADAPTIVE, run.optimizer)
+    with pytest.raises(AttributeError):
+        setattr(mol, name, None)

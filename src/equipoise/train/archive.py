@@ -19,7 +19,7 @@ from equipoise.conversion.protocol import Params, check_record, record_dtype
 from equipoise.conversion.store import mean_of, shares
 from equipoise.errors import StoreError
 from equipoise.host import Fetched
-from equipoise.replay import Stepper, stepper
+from equipoise.replay import Eager, Resident, Stepper, captures
 from equipoise.state import flatten, unflatten
 from equipoise.train.courier import Courier, Held, Job
 from equipoise.train.slots import Numbers, Slots, carry_out
@@ -292,7 +292,8 @@ class Archive:
         self._device, self._courier = device, courier
         self.sends = courier is not None and courier.sends
         # No method of its own: whoever refers to himself goes late, and with him his copies.
-        self._plan: Stepper[Any] = stepper(partial(_planned, self.conversion), device, captured=True)
+        step = partial(_planned, self.conversion)
+        self._plan: Stepper[Any] = Resident(step, device) if captures(device) else Eager(step)
 
     def _finish(self, job: Callable[[], None], before: Any) -> None:  # noqa: ANN401
         """Do a job; if it fails, the iterate was not recorded."""

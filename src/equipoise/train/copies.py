@@ -13,7 +13,7 @@ __all__ = ["Copy", "Layout"]
 ALIGNMENT = 64
 """Bytes: where a tensor may begin."""
 SMALL = 1 << 16
-"""Bytes up to which a tensor lies with others of that kind."""
+"""Bytes up to which a tensor lies with others of that kind, as do those that have gaps."""
 
 
 class Block(NamedTuple):
@@ -55,11 +55,15 @@ class Layout:
         for names in groups.values():
             kind = dtype(params[names[0]])
             step, size, small = ALIGNMENT // kind.itemsize, 0, 0
-            little = {name for name in names if params[name].numel() * kind.itemsize <= SMALL}
+            strides = {name: torch.empty_like(params[name], device="meta").stride() for name in names}
+            little = {
+                name
+                for name in names
+                if params[name].numel() * kind.itemsize <= SMALL or strides[name] != params[name].stride()
+            }
             for name in sorted(names, key=lambda name: name not in little):
                 p = params[name]
-                stride = torch.empty_like(p, device="meta").stride()  # its own if it has no gaps
-                parts[name] = _Part(len(self.blocks), size, p.shape, stride)
+                parts[name] = _Part(len(self.blocks), size, p.shape, strides[name])
                 size += -(-p.numel() // step) * step
                 small = size if name in little else small
             self.blocks.append(Block(kind, size, small))

@@ -126,7 +126,8 @@ class ToHost:
     On a CUDA device, in order: the copy waits for what the device was given before (the last step wrote θ), the next
     step waits for the copy (it overwrites θ), and the thread waits for the copy before it reads. Memory for two copies:
     one may be on its way while the thread still reads the other. A copy is a command for each large tensor and one for
-    all small ones, which are put together first; they are captured as one graph for each memory that they go to.
+    all small ones, which are put together first, as are those with gaps. They are captured as one graph for each memory
+    that they go to.
 
     Args:
         device: Where θ is.
@@ -222,7 +223,7 @@ class ToHost:
         large = dict(to)
         for k, pack in enumerate(self._packs):
             small = {name: to.layout.parts[name] for name in to.layout.small(k)}
-            if len(small) > 1:
+            if small:
                 parts = [pack.as_strided(p.shape, p.stride, p.offset) for p in small.values()]
                 torch._foreach_copy_(parts, [params[name] for name in small])
                 to.blocks[k][: len(pack)].copy_(pack, non_blocking=True)

@@ -14,7 +14,7 @@ from equipoise.conversion import Adaptive, Conversion
 from equipoise.conversion.protocol import record_dtype
 from equipoise.errors import StateMismatchError, require
 from equipoise.registry import Method, resolve
-from equipoise.replay import Outcome, Stepper, captures, stepper
+from equipoise.replay import Eager, Outcome, Resident, Stepper, captures, steady
 from equipoise.state import flatten, unflatten
 from equipoise.train import arguments, recorded, sharded
 from equipoise.train.checkpoint import check_configuration, check_tensors, describe
@@ -138,7 +138,7 @@ class MultiObjective:
         if names is not None:
             arguments.check_names(names, len(w))
 
-        self.model, self.weighting, self.conversion = model, weighting, conversion
+        self.model, self._weighting, self._conversion = model, weighting, conversion
         self.every, self.names = every, names
         self.step = 0
         """Steps committed."""
@@ -323,6 +323,16 @@ class MultiObjective:
         return self._record.recorded
 
     @property
+    def weighting(self) -> Weighting[Any]:
+        """How losses become coefficients."""
+        return self._weighting
+
+    @property
+    def conversion(self) -> Conversion[Any]:
+        """How the trajectory becomes the answer."""
+        return self._conversion
+
+    @property
     def preference(self) -> Tensor:
         """w, (m,)."""
         return self._w
@@ -362,9 +372,10 @@ class MultiObjective:
     def state_dict(self) -> dict[str, Any]:
         """Everything that a run resumes from: tensors, numbers and text, for `torch.load(weights_only=True)`.
 
-        The tensors are those in use, not copies; those of a folder are memory-mapped. Copies of sharded parameters are
-        sharded as these are. Calls since the last step are not part of it, as gradients are not part of a checkpoint:
-        save between steps. The store is not part of it either: a checkpoint can be loaded with another one.
+        Copies of parameters are those in use, parts of larger memory: clone what you save alone. Those of a folder are
+        memory-mapped, and those of sharded parameters are sharded as these are. Calls since the last step are not part
+        of it, as gradients are not part of a checkpoint: save between steps. The store is not part of it either: a
+        checkpoint can be loaded with another one.
         """
         self._settle()
         return self._saved(self._record.state())
@@ -626,11 +637,18 @@ class MultiObjective:
     def _new_stepper(self) -> Stepper[_Committed]:
         """The weighting's arithmetic, captured where the time of a step is that of its launches."""
         self._casts = torch.amp.is_autocast_available(self._device.type)
-        captured = self.weighting.traceable and not self.weighting.needs and captures(self._device)
+        plain = self.weighting.traceable and not self.weighting.needs and captures(self._device)
+        captured = plain and self._is_steady()
         self._early = captured and self._knows
-        foresight = self._dtype if self._early else None
-        step = partial(_advanced, self.weighting, self._w, captured, foresight)
-        return stepper(step, self._device, captured=captured)
+        step = partial(_advanced, self.weighting, self._w, captured, self._dtype if self._early else None)
+        return Resident(step, self._device) if captured else Eager(step)
+
+    def _is_steady(self) -> bool:
+        """Whether the weighting's state keeps its shapes: a graph reads and writes the same memory always."""
+        f = self._template() + 1
+        with self._exactly():
+            c, after = self.weighting.update(f, self.weighting.init(f), self._w)
+        return c.dtype == f.dtype and steady(self.weighting.init(f), after)
 
     def _new_watch(self) -> Watch:
         if self._skips:

@@ -63,13 +63,20 @@ class Recorded:
         modules, known = list(self.model.modules()), set(map(id, found.values()))
         self._held: list[dict[str, Any]] = [x for module in modules for x in (module._parameters, module._modules) if x]
         self._empty = [x for module in modules for x in (module._parameters, module._modules) if not x]
+        self._owners = [vars(module) for module in modules]
+        self._tables = self._look()
         self._contents = [*chain.from_iterable(map(dict.values, self._held)), ...]
         self._frozen = [p for p in self.model.parameters() if id(p) not in known and not p.requires_grad]
+
+    def _look(self) -> list[int]:
+        """Where the modules have their parameters and modules now; those that were noted are kept, and so are these."""
+        return list(map(id, chain.from_iterable(map(operator.itemgetter("_parameters", "_modules"), self._owners))))
 
     def _is_as_it_was(self) -> bool:
         held = chain(chain.from_iterable(map(dict.values, self._held)), (...,))
         return (
-            all(map(operator.is_, held, self._contents))
+            self._look() == self._tables
+            and all(map(operator.is_, held, self._contents))
             and not any(self._empty)
             and not any(p.requires_grad for p in self._frozen)
         )
