@@ -2,7 +2,7 @@
 
 import weakref
 from collections.abc import Callable, Sequence
-from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+from typing import Any, Generic, Literal, NamedTuple, Protocol, TypeVar
 
 import torch
 from torch import Tensor
@@ -104,6 +104,17 @@ class Eager(Generic[S]):
         return state
 
 
+_STREAMS: dict[tuple[torch.device, str], torch.cuda.Stream] = {}
+"""A process needs few streams, however many runs it makes, and a device has few queues for them."""
+
+
+def _stream(device: torch.device, purpose: str, priority: int = 0) -> torch.cuda.Stream:
+    key = device, purpose
+    if key not in _STREAMS:
+        _STREAMS[key] = torch.cuda.Stream(device, priority=priority)  # type: ignore[no-untyped-call]
+    return _STREAMS[key]
+
+
 class Beside:
     """A stream beside the current one of a CUDA device. What it is given in a `with` comes after what that has so far.
 
@@ -111,12 +122,13 @@ class Beside:
 
     Args:
         device: The device.
+        purpose: All of one purpose are the same stream.
     """
 
-    def __init__(self, device: torch.device) -> None:
+    def __init__(self, device: torch.device, purpose: Literal["numbers", "copies"]) -> None:
         # Streams share the few queues of a device. One of the same priority may be in the queue of the current stream,
         # where each waits for the other; of work as small as this the current one hardly notices the priority.
-        self.stream = torch.cuda.Stream(device, priority=-1)  # type: ignore[no-untyped-call]
+        self.stream = _stream(device, purpose, -1)
         self._index: int = self.stream.device_index
         self._given = torch.cuda.Event()  # type: ignore[no-untyped-call]
         self._known: tuple[int, torch.cuda.Stream] | None = None
@@ -182,7 +194,7 @@ class Resident(Generic[S]):
 
     def __init__(self, step: Step[S], device: torch.device) -> None:
         self.step, self.device = step, device
-        self._beside = Beside(device)
+        self._beside = Beside(device, "numbers")
         self._places: tuple[_Place[S], ...] = ()
         self._inputs: dict[int, Tensor] = {}
         self._graphs: dict[tuple[int, ...], torch.cuda.CUDAGraph] = {}
@@ -280,7 +292,7 @@ def capture(work: Callable[[], None], device: torch.device, pool: Any = None) ->
         pool: Of which memory; its own if none is given.
     """
     with torch.cuda.device(device):
-        side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        side = _stream(device, "capturing")
         side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side):
             for _ in range(3):

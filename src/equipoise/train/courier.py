@@ -137,7 +137,7 @@ class ToHost:
     def __init__(self, device: torch.device, *, apart: bool = False) -> None:
         self.sends = device.type in {"cpu", "cuda"}
         self._device, self._apart = device, apart
-        self._beside = Beside(device) if captures(device) else None
+        self._beside = Beside(device, "copies") if captures(device) else None
         self._free: list[Copy] = []
         self._layout: Layout | None = None
         self._packs: list[Tensor] = []
