@@ -1,7 +1,7 @@
 """What `MultiObjective` costs in a training loop, against the weighted sum (LS) in the same run.
 
     python benchmarks/training.py [--check] [--quick] [--json FILE]
-    python benchmarks/training.py --device cuda [--check] [--json FILE]
+    python benchmarks/training.py --device cuda [--only "batch 260"] [--check] [--json FILE]
     python benchmarks/training.py [--device cuda] --store host [--check] [--json FILE]
 
 Every candidate has its own copy of one model and takes its turn at every step, on the same batches. A ratio is one of
@@ -39,7 +39,7 @@ import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -284,12 +284,12 @@ def compared(times: dict[str, list[float]], task: Task, limit: float | None) -> 
         yield Row(task.title, name, top / bottom, min(fifths), max(fifths), at_most=at_most, note=note)
 
 
-def cost(task: Task, limit: float | None, rounds: int, slow: int, *, gramian: bool = True) -> Iterator[Row]:
+def cost(task: Task, limit: float | None, rounds: int, slow: int) -> Iterator[Row]:
     """Cheap candidates take turns for all rounds; then those with a backward pass per objective, for `slow`."""
     block = 1 if task.device.type == "cpu" else 20
     cheap: dict[str, Step] = {"LS": linear(task), OURS: shell(task, eq.OMD("adaptive"), ARCHIVE)}
-    dear: dict[str, Step] = {"equipoise MGDA": shell(task, eq.MGDA(), eq.Last())} if gramian else {}
-    for name, step in peers(task, gramian=gramian):
+    dear: dict[str, Step] = {"equipoise MGDA": shell(task, eq.MGDA(), eq.Last())} if slow > 0 else {}
+    for name, step in peers(task, gramian=slow > 0):
         (cheap if name.endswith("STCH") else dear)[name] = step
     take_turns(cheap, task, 1, block)
     if task.device.type == "cuda":
@@ -297,7 +297,7 @@ def cost(task: Task, limit: float | None, rounds: int, slow: int, *, gramian: bo
         yield share
         limit = None if share.measured > HOST_BOUND else limit
     yield from compared(take_turns(cheap, task, rounds, block), task, limit)
-    if dear and slow > 0:
+    if dear:
         several = {"LS": cheap["LS"], **dear}
         take_turns(dear, task, 1)
         rows = compared(take_turns(several, task, slow, min(block, 3)), task, None)
@@ -600,44 +600,62 @@ def folder_memory(slots: int) -> Iterator[Row]:
     yield Row(title, name, everything, everything, everything, "copies", at_most=2.5)
 
 
-def measure_stores(device: torch.device, *, quick: bool) -> Iterator[Row]:
+def measure_stores(device: torch.device, *, quick: bool, only: str) -> Iterator[Row]:
     if device.type == "cpu":
         for slots in (4, 16):
             yield from folder_memory(slots)
         return
-    yield from no_synchronisation(residual(device, 13), grouped=False, store="host")
-    yield late_archive(fully_connected(device, 10, 8), store="host")
+    if not only:
+        yield from no_synchronisation(residual(device, 13), grouped=False, store="host")
+        yield late_archive(fully_connected(device, 10, 8), store="host")
     for each, side in ((13, 32), (26, 32), (52, 32), (13, 64)):
         task = residual(device, each, side)
-        yield from stores_on_cuda(task, 5 if quick else 15)
+        if only in task.title:
+            yield from stores_on_cuda(task, 5 if quick else 15)
 
 
 # ------------------------------------------------------------------------------- the table
-def measure(device: torch.device, *, quick: bool) -> Iterator[Row]:
+class Plan(NamedTuple):
+    """What `cost` is told about a task."""
+
+    task: Task
+    limit: float | None
+    rounds: int
+    slow: int
+    """Rounds of candidates with a backward pass per objective; none: such candidates are left out."""
+
+
+def measure(device: torch.device, *, quick: bool, only: str) -> Iterator[Row]:
     steps = 1_000 if quick else 10_000
     if device.type == "cpu":
-        for m, limit, rounds, slow in ((2, None, 400, 40), (10, 1.15, 100, 10), (40, 1.15, 30, 3)):
-            yield from cost(
-                fully_connected(device, m, 64), limit, rounds // 5 if quick else rounds, 1 if quick else slow
-            )
-        if not quick:
-            yield from cost(residual(device, 13), 1.05, 7, 0, gramian=False)
+        sizes = ((2, None, 400, 40), (10, 1.15, 100, 10), (40, 1.15, 30, 3))
+        plans = [
+            Plan(fully_connected(device, m, 64), limit, rounds // 5 if quick else rounds, 1 if quick else slow)
+            for m, limit, rounds, slow in sizes
+        ]
+        plans += [] if quick else [Plan(residual(device, 13), 1.05, 7, 0)]
     else:
-        yield from no_synchronisation(residual(device, 13), grouped=False)
-        yield from no_synchronisation(residual(device, 13), grouped=True)
-        yield late_archive(fully_connected(device, 10, 8))
-        yield deferred_error(fully_connected(device, 10, 8))
-        yield from cost(residual(device, 13), 1.02, 5 if quick else 15, 0 if quick else 3)
-        for each, side in ((26, 32), (52, 32), (13, 64)):
-            yield from cost(residual(device, each, side), 1.02, 5 if quick else 15, 0, gramian=False)
-        yield from cost(fully_connected(device, 10, 64), None, 5 if quick else 15, 0, gramian=False)
-    yield from memory(device, steps)
+        rounds = 5 if quick else 15
+        plans = [Plan(residual(device, 13), 1.02, rounds, 0 if quick else 3)]
+        plans += [Plan(residual(device, each, side), 1.02, rounds, 0) for each, side in ((26, 32), (52, 32), (13, 64))]
+        plans += [Plan(fully_connected(device, 10, 64), None, rounds, 0)]
+        if not only:
+            yield from no_synchronisation(residual(device, 13), grouped=False)
+            yield from no_synchronisation(residual(device, 13), grouped=True)
+            yield late_archive(fully_connected(device, 10, 8))
+            yield deferred_error(fully_connected(device, 10, 8))
+    for plan in plans:
+        if only in plan.task.title:
+            yield from cost(*plan)
+    if not only:
+        yield from memory(device, steps)
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", default="cpu", help="cpu or cuda")
     parser.add_argument("--quick", action="store_true", help="fewer rounds; no ResNet-18 on the CPU")
+    parser.add_argument("--only", default="", help="times alone, of the tasks whose title has this text in it")
     parser.add_argument("--store", choices=["device", "host"], default="device", help="host: compare the stores")
     parser.add_argument("--check", action="store_true", help="exit with 1 if a claim is missed")
     parser.add_argument("--json", type=Path, help="also write the table to this file")
@@ -650,7 +668,7 @@ def main() -> int:
     print(f"torch {torch.__version__}, {where}, load {os.getloadavg()[0]:.1f}")
     task = ""
     measured = measure if args.store == "device" else measure_stores
-    for row in measured(device, quick=args.quick):
+    for row in measured(device, quick=args.quick, only=args.only):
         rows.append(row)
         if row.task != task:
             task = row.task
