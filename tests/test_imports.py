@@ -13,8 +13,8 @@ ROOT = Path(equipoise.__file__).parent
 # simplex, preference ← weighting, conversion ← solver, train, federated ← flower, experiments ← cli.
 # A part may import from the layers before its own, and from itself.
 LAYERS = [
-    {"errors", "atomic", "host", "replay"},
-    {"batch"},
+    {"errors", "atomic", "host"},
+    {"batch", "replay"},
     {"simplex", "preference", "minnorm", "state", "theory", "transform"},
     {"boxqp"},
     {"weighting", "conversion", "problems", "metrics"},
