@@ -246,28 +246,28 @@ class Resident(Generic[S]):
     def _feed(self, source: int, inputs: Sequence[Tensor | None], *, tell: bool) -> torch.cuda.CUDAGraph:
         """The graph for such inputs, which it then reads."""
         given = [(k, x) for k, x in enumerate(inputs) if x is not None]
+        for k, x in given:
+            if k not in self._inputs:
+                self._inputs[k] = torch.empty_like(x)
+            self._inputs[k].copy_(x)
         key = (source, tell, *(k for k, _ in given))
         if key not in self._graphs:
-            for k, x in given:
-                if k not in self._inputs:
-                    self._inputs[k] = torch.empty_like(x)
-                self._inputs[k].copy_(x)
             held = [None if x is None else self._inputs[k] for k, x in enumerate(inputs)]
-            here, there = self._places[source], self._places[1 - source]
-
-            def work() -> None:
-                told, after = self.step(here.state, *held)
-                there.write(after)
-                if tell and told is not None:
-                    there.tell(told)
-
-            if self._pool is None:  # one for all: no two of them are done at the same time
-                self._pool = torch.cuda.graph_pool_handle()
-            self._graphs[key] = capture(work, self.device, self._pool)
-            return self._graphs[key]
-        for k, x in given:
-            self._inputs[k].copy_(x)
+            self._graphs[key] = self._captured(source, held, tell=tell)
         return self._graphs[key]
+
+    def _captured(self, source: int, held: Sequence[Tensor | None], *, tell: bool) -> torch.cuda.CUDAGraph:
+        here, there = self._places[source], self._places[1 - source]
+
+        def work() -> None:
+            told, after = self.step(here.state, *held)
+            there.write(after)
+            if tell and told is not None:
+                there.tell(told)
+
+        if self._pool is None:  # one for all: no two of them are done at the same time
+            self._pool = torch.cuda.graph_pool_handle()
+        return capture(work, self.device, self._pool)
 
 
 def _kinds(leaves: Sequence[Any]) -> list[Any]:
