@@ -255,6 +255,17 @@ def test_recording_in_inference_mode(store, toy, preference, beside_the_host):
         assert mol.recorded == 6
 
 
+def test_loading_and_moving_in_inference_mode(toy, preference, beside_the_host):
+    for run, mol in both(toy, preference, beside_the_host):
+        run.run(mol, 3)
+        saved = copy.deepcopy(mol.state_dict())
+        with torch.inference_mode():
+            mol.load_state_dict(copy.deepcopy(saved))
+            mol.to("cpu")
+        run.run(mol, 3, 3)
+        assert mol.recorded == 6
+
+
 def test_another_precision_on_the_way(toy, preference, beside_the_host):
     for run, mol in both(toy, preference, beside_the_host, store="host"):
         run.run(mol, 3)
