@@ -602,7 +602,7 @@ def folder_memory(slots: int) -> Iterator[Row]:
 
 def measure_stores(device: torch.device, *, quick: bool, only: str) -> Iterator[Row]:
     if device.type == "cpu":
-        for slots in (4, 16):
+        for slots in () if only else (4, 16):
             yield from folder_memory(slots)
         return
     if not only:
@@ -678,6 +678,8 @@ def main() -> int:
         value = f"{row.measured:.4g} {row.unit}"
         line = f"  {row.name:<48}{value:>14}{spread:>20}{claim:>9}  {row.verdict:<5}{row.note}"
         print(line.rstrip(), flush=True)
+    if not rows:
+        parser.error(f"--only must be in the title of a task; found {args.only!r}")
     missed = [f"{row.task}: {row.name}" for row in rows if row.verdict == "FAIL"]
     print(f"\n{len(missed)} claims missed; {time.perf_counter() - began:.0f} s")
     if args.json:

@@ -1,13 +1,17 @@
 """Functions of a state as captured CUDA graphs: hundreds of small kernels for the price of one launch."""
 
+import gc
+import threading
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, Generic, Literal, NamedTuple, Protocol, TypeVar
 
 import torch
 from torch import Tensor
 from torch.utils import _pytree as trees
 
+from equipoise.errors import require
 from equipoise.host import Fetched, fetch
 
 __all__ = [
@@ -71,9 +75,9 @@ def captures(device: torch.device) -> bool:
 
 
 def steady(before: object, after: object) -> bool:
-    """Whether a state is made of tensors, and the one after it of tensors of the same names, shapes and dtypes."""
+    """Whether a state is made of tensors on one device, and the one after it of the same: names, shapes and dtypes."""
     (left, structure), (right, other) = trees.tree_flatten(before), trees.tree_flatten(after)
-    tensors = all(isinstance(x, Tensor) for x in left)
+    tensors = all(isinstance(x, Tensor) and x.device == left[0].device for x in left)
     return tensors and structure == other and _kinds(left) == _kinds(right)
 
 
@@ -104,12 +108,12 @@ class Eager(Generic[S]):
         return state
 
 
-_STREAMS: dict[tuple[torch.device, str], torch.cuda.Stream] = {}
-"""A process needs few streams, however many runs it makes, and a device has few queues for them."""
+_STREAMS: dict[tuple[int, torch.device, str], torch.cuda.Stream] = {}
+"""A thread needs few streams, however many runs it makes, and a device has few queues for them."""
 
 
 def _stream(device: torch.device, purpose: str, priority: int = 0) -> torch.cuda.Stream:
-    key = device, purpose
+    key = threading.get_ident(), device, purpose
     if key not in _STREAMS:
         _STREAMS[key] = torch.cuda.Stream(device, priority=priority)  # type: ignore[no-untyped-call]
     return _STREAMS[key]
@@ -122,7 +126,7 @@ class Beside:
 
     Args:
         device: The device.
-        purpose: All of one purpose are the same stream.
+        purpose: All of one purpose that a thread makes are the same stream.
     """
 
     def __init__(self, device: torch.device, purpose: Literal["numbers", "copies"]) -> None:
@@ -168,7 +172,7 @@ class _Place(Generic[S]):
         self.written = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]
 
     def write(self, state: S) -> None:
-        assert steady(self.state, state), "a state that stays must keep its shapes and dtypes"  # noqa: S101
+        require(steady(self.state, state), "the state of a captured step must keep its shapes and dtypes", state)
         _copy(self.leaves, trees.tree_leaves(state))
 
     def tell(self, told: Tensor) -> None:
@@ -207,13 +211,14 @@ class Resident(Generic[S]):
     def __call__(self, state: S, *inputs: Tensor | None, tell: bool = True) -> Outcome[S]:
         """Beside the current stream."""
         self.join()  # the last step may still read what is written here
+        self._turn += 1  # from here on what it gave may be lost, also if something fails
         source = self._whereabouts(state)
         graph = self._feed(source, inputs, tell=tell)
         into = self._places[1 - source]
         with self._beside as stream:
             graph.replay()
             into.written.record(stream)
-        self._last, self._turn = into, self._turn + 1
+        self._last = into
         told = Fetched(into.told, into.written) if tell and into.told is not None else None
         return Outcome(into.state, told, self._turn)
 
@@ -271,8 +276,8 @@ class Resident(Generic[S]):
 
 
 def _kinds(leaves: Sequence[Any]) -> list[Any]:
-    """Shapes and dtypes of tensors; of something else, what it is."""
-    return [(x.shape, x.dtype) if isinstance(x, Tensor) else type(x) for x in leaves]
+    """Shapes, dtypes and devices of tensors; of something else, what it is."""
+    return [(x.shape, x.dtype, x.device) if isinstance(x, Tensor) else type(x) for x in leaves]
 
 
 @torch.no_grad()
@@ -301,17 +306,30 @@ def capture(work: Callable[[], None], device: torch.device, pool: Any = None) ->
         torch.cuda.synchronize()
         graph = torch.cuda.CUDAGraph()
         # Other threads, such as one that pins memory for a loader, may go on meanwhile.
-        with torch.cuda.graph(graph, pool=pool, stream=side, capture_error_mode="thread_local"):
+        with _uncollected(), torch.cuda.graph(graph, pool=pool, stream=side, capture_error_mode="thread_local"):
             work()
     return graph
 
 
-def capture_at_once(work: Callable[[], None]) -> torch.cuda.CUDAGraph:
-    """Work as a CUDA graph, by the current stream, which must not be the default one: it is not done, nobody waits."""
+def capture_at_once(work: Callable[[], None], device: torch.device) -> torch.cuda.CUDAGraph:
+    """Work as a CUDA graph, without doing it first: nobody waits."""
     graph = torch.cuda.CUDAGraph()
-    graph.capture_begin(capture_error_mode="thread_local")
-    try:
-        work()
-    finally:
-        graph.capture_end()
+    with _uncollected(), torch.cuda.stream(_stream(device, "capturing")):
+        graph.capture_begin(capture_error_mode="thread_local")
+        try:
+            work()
+        finally:
+            graph.capture_end()
     return graph
+
+
+@contextmanager
+def _uncollected() -> Iterator[None]:
+    """Without a collection, which may end runs and so wait for streams: none may be waited for during a capture."""
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if collects:
+            gc.enable()

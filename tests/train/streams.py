@@ -197,5 +197,5 @@ def stand_in(monkeypatch: pytest.MonkeyPatch) -> Device:
     monkeypatch.setattr(torch._C, "_cuda_getCurrentRawStream", lambda _: device.current, raising=False)
     monkeypatch.setattr("equipoise.replay._STREAMS", {})
     monkeypatch.setattr("equipoise.replay.capture", capture)
-    monkeypatch.setattr("equipoise.train.courier.capture_at_once", Graph)
+    monkeypatch.setattr("equipoise.train.courier.capture_at_once", lambda work, _: Graph(work))
     return device

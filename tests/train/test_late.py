@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 import equipoise as eq
 from equipoise.host import Fetched
+from equipoise.train.copies import Layout
 from equipoise.weighting.omd import OMDState
 
 ADAPTIVE = eq.Adaptive(power=2, capacity=3)
@@ -402,16 +403,23 @@ class Own(eq.Weighting[OMDState]):
         return eq.OMD().foreseen(state, preference)
 
 
-class Counting(eq.Weighting[dict[str, Any]]):
-    """Its state does not stay as it was made: one tensor grows, another changes its dtype, and one comes later."""
+class Odd(eq.Weighting[dict[str, Any]]):
+    """What it gives is not always what `init` made: a tensor grows, has another dtype or comes later; or c is wider."""
+
+    def __init__(self, what: str) -> None:
+        self.what = what
 
     def init(self, losses: Tensor, **_: Tensor) -> dict[str, Any]:
-        return {"seen": losses.new_zeros(0, len(losses)), "steps": torch.zeros((), dtype=torch.float32), "last": None}
+        start = losses.new_zeros(0, len(losses)) if self.what == "grows" else losses.new_zeros(1, len(losses))
+        return {"seen": None if self.what == "later" else start}
 
     def update(self, losses: Tensor, state: dict[str, Any], preference: Tensor, **_: Any) -> Any:
-        seen = torch.cat([state["seen"], losses.detach()[None]])
-        c = preference.to(losses) * (1 + seen.mean(0).softmax(0))
-        return c, {"seen": seen, "steps": state["steps"].double() + 1, "last": losses.detach()}
+        old = losses.new_zeros(1, len(losses)) if state["seen"] is None else state["seen"]
+        new = losses.detach()[None]
+        seen = torch.cat([old, new]) if self.what == "grows" else old.double() + new
+        c = preference * (1 + seen.mean(0).softmax(0))
+        seen = seen if self.what in {"grows", "dtype"} else seen.to(losses.dtype)
+        return c if self.what == "wide" else c.to(losses.dtype), {"seen": seen}
 
 
 class Duck:
@@ -443,15 +451,51 @@ def test_a_parameter_that_comes_before_a_step_is_refused_there(toy, preference, 
         run.optimizer.step()
 
 
-def test_a_state_that_does_not_stay_as_it_was_made(toy, preference, beside_the_host):
+@pytest.mark.parametrize("what", ["grows", "dtype", "later", "wide", "stays"])
+def test_a_state_that_does_not_stay_as_it_was_made(what, toy, preference, beside_the_host):
     found = []
     for late in (True, False):
         run = toy()
         with beside_the_host() if late else nullcontext():
-            mol = eq.MultiObjective(run.model, Counting(), preference, ADAPTIVE, run.optimizer)
+            mol = eq.MultiObjective(run.model, Odd(what), preference, ADAPTIVE, run.optimizer)
         run.run(mol, 4)
-        assert mol._state.weighting["seen"].shape == (4, 3)
-        found.append((run.params(), mol._state.weighting, mol.solution()))
+        seen = mol._state.weighting["seen"]
+        assert seen.shape == ((4, 3) if what == "grows" else (1, 3))
+        assert seen.dtype == (torch.float64 if what == "dtype" else torch.float32)
+        found.append((run.params(), seen.clone(), mol.coefficients, mol.solution()))
+    torch.testing.assert_close(*found, rtol=0, atol=0)
+
+
+def test_tensors_with_gaps_are_put_together_before_they_travel():
+    """Copies between a device and the host need memory without gaps."""
+    params = {"a": torch.randn(200, 300)[:, :150].T, "b": torch.randn(200, 150), "c": torch.randn(3)}
+    layout = Layout(params)
+    assert layout.small(0) == ["a", "c"]
+    copy = layout.make(torch.device("cpu"))
+    assert copy["b"].stride() == (150, 1)
+    assert {x.untyped_storage().data_ptr() for x in copy.values()} == {copy.blocks[0].untyped_storage().data_ptr()}
+
+
+def test_a_parameter_or_a_module_that_gets_another_name(toy, preference, beside_the_host):
+    run = toy()
+    with beside_the_host():
+        mol = eq.MultiObjective(run.model, eq.OMD(), preference, ADAPTIVE, run.optimizer)
+    run.run(mol, 2)
+    mol(run.losses(2)).backward()
+    layer = run.model[2]
+    layer._parameters["offset"] = layer._parameters.pop("bias")
+    with pytest.raises(ValueError, match=r"recorded parameters must stay in the model; found \['2.bias'\] gone"):
+        run.optimizer.step()
+
+
+def test_a_run_that_is_made_in_inference_mode(toy, preference, beside_the_host):
+    found = []
+    for inside in (True, False):
+        run = toy()
+        with beside_the_host(), torch.inference_mode(mode=inside):
+            mol = eq.MultiObjective(run.model, eq.OMD(), preference.clone(), ADAPTIVE, run.optimizer)
+        run.run(mol, 4)
+        found.append((run.params(), mol.solution(), mol.coefficients))
     torch.testing.assert_close(*found, rtol=0, atol=0)
 
 

@@ -456,3 +456,16 @@ def test_what_a_run_was_made_with_cannot_be_replaced(name, toy, preference):
     mol = eq.MultiObjective(run.model, eq.OMD(), preference, ADAPTIVE, run.optimizer)
     with pytest.raises(AttributeError):
         setattr(mol, name, None)
+
+
+@pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated:DeprecationWarning")
+def test_a_scripted_model(preference):
+    torch.manual_seed(0)
+    model = torch.jit.script(nn.Linear(4, 3))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    mol = eq.MultiObjective(model, eq.OMD(), preference, ADAPTIVE, optimizer)
+    for _ in range(3):
+        mol(model(torch.ones(2, 4)).square().mean(0)).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    assert mol.solution()["weight"].shape == (3, 4)

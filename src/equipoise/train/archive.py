@@ -2,7 +2,7 @@
 
 On the CPU a plan is read at once. On an accelerator, where that would make the host wait, a courier holds θ and the
 plan is carried out by the time the next one comes. On a CUDA device the arithmetic, some hundred small kernels, is a
-captured graph on a stream of its own, beside the training.
+captured graph on a stream beside the training.
 """
 
 import warnings

@@ -23,7 +23,7 @@ class Block(NamedTuple):
     size: int
     """Elements."""
     small: int
-    """Elements at its beginning that belong to small tensors."""
+    """Elements at its beginning that belong to small tensors and to those with gaps."""
 
 
 class _Part(NamedTuple):
@@ -78,7 +78,7 @@ class Layout:
     __hash__ = None  # type: ignore[assignment]
 
     def small(self, block: int) -> list[str]:
-        """Names of the small tensors of a block."""
+        """Names of the tensors at the beginning of a block, which are small or have gaps."""
         return [n for n, part in self.parts.items() if part.block == block and part.offset < self.blocks[block].small]
 
     def make(self, device: torch.device, *, pinned: bool = False) -> "Copy":

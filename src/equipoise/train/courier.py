@@ -125,9 +125,9 @@ class ToHost:
 
     On a CUDA device, in order: the copy waits for what the device was given before (the last step wrote θ), the next
     step waits for the copy (it overwrites θ), and the thread waits for the copy before it reads. Memory for two copies:
-    one may be on its way while the thread still reads the other. A copy is a command for each large tensor and one for
-    all small ones, which are put together first, as are those with gaps. They are captured as one graph for each memory
-    that they go to.
+    one may be on its way while the thread still reads the other. A copy is a command for each large tensor and two for
+    the small ones of a block, which are put together first, as are those with gaps. They are captured as one graph for
+    each memory that they go to.
 
     Args:
         device: Where θ is.
@@ -201,7 +201,7 @@ class ToHost:
             if key not in self._graphs:
                 # Slots take such memory and leave theirs, so that it comes again.
                 memory = Copy(to.layout, list(to.blocks))
-                self._graphs[key] = capture_at_once(partial(self._travel, memory, dict(params)))
+                self._graphs[key] = capture_at_once(partial(self._travel, memory, dict(params)), self._device)
             self._graphs[key].replay()
             return Held(to, done(stream))
 

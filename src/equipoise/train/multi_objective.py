@@ -162,16 +162,18 @@ class MultiObjective:
         self._skipped = 0
         self._chosen: Chosen | None = None
         self._within: Chosen | None = None
-        self._w = w.to(self._device, self._dtype)
-        self._knows = foresees(weighting, self._w)
-        self._looks_ahead = looks_ahead(weighting, self._w)
-        self._advance = self._new_stepper()
-        self._state = self._begin()
-        if optimizer is not None:
-            arguments.check_optimizer(optimizer, start)
-            release(optimizer)
-        begun, apart = sharded.local(start), self._params.sharded
-        self._record = new_record(conversion, begun, self._template(), store, on_store_error, apart=apart)
+        self._casts = torch.amp.is_autocast_available(self._device.type)
+        with self._exactly():
+            self._w = w.to(self._device, self._dtype, copy=True)
+            self._knows = foresees(weighting, self._w)
+            self._looks_ahead = looks_ahead(weighting, self._w)
+            self._advance = self._new_stepper()
+            self._state = self._begin()
+            if optimizer is not None:
+                arguments.check_optimizer(optimizer, start)
+                release(optimizer)
+            begun, apart = sharded.local(start), self._params.sharded
+            self._record = new_record(conversion, begun, self._template(), store, on_store_error, apart=apart)
         self._optimizer = None if optimizer is None else attach(self, optimizer)
 
     def __repr__(self) -> str:
@@ -414,6 +416,7 @@ class MultiObjective:
         """Move everything to the device that the model is on."""
         self._settle()
         self._device = torch.empty(0, device=device).device
+        self._casts = torch.amp.is_autocast_available(self._device.type)
         moved = {name: tensor.to(self._device) for name, tensor in flatten(self._whole({})).items()}
         self._statistics = {name: tensor.to(self._device) for name, tensor in self._statistics.items()}
         self._w = self._w.to(self._device)
@@ -636,7 +639,6 @@ class MultiObjective:
 
     def _new_stepper(self) -> Stepper[_Committed]:
         """The weighting's arithmetic, captured where the time of a step is that of its launches."""
-        self._casts = torch.amp.is_autocast_available(self._device.type)
         plain = self.weighting.traceable and not self.weighting.needs and captures(self._device)
         captured = plain and self._is_steady()
         self._early = captured and self._knows
@@ -645,10 +647,14 @@ class MultiObjective:
 
     def _is_steady(self) -> bool:
         """Whether the weighting's state keeps its shapes: a graph reads and writes the same memory always."""
-        f = self._template() + 1
         with self._exactly():
-            c, after = self.weighting.update(f, self.weighting.init(f), self._w)
-        return c.dtype == f.dtype and steady(self.weighting.init(f), after)
+            f = self._template() + torch.arange(1, len(self._w) + 1, device=self._device)
+            before = _Committed(self.weighting.init(f), f, f)
+            for mask in (None, torch.ones_like(f, dtype=torch.bool)):
+                _, after = _advanced(self.weighting, self._w, True, None, before, f, mask, None)  # noqa: FBT003
+                if not steady(before, after):
+                    return False
+        return True
 
     def _new_watch(self) -> Watch:
         if self._skips:

@@ -28,6 +28,7 @@ class Recorded:
         self.model = model
         self.chosen = names is not None
         self._found: dict[str, Tensor] | None = None
+        self._noted = False
         sharded.check_model(model)
         sharded.reshard(model)
         known = dict(model.named_parameters())
@@ -53,20 +54,28 @@ class Recorded:
         if self.sharded:
             sharded.reshard(self.model)
         # A step cannot afford named_parameters(), which makes a name for everything there is.
-        if self._found is None or not self._is_as_it_was():
+        if self._found is None or not (self._noted and self._is_as_it_was()):
             self._found = self._look_up()
-            self._note(self._found)
+            self._noted = self._note(self._found)
         return self._found
 
-    def _note(self, found: Mapping[str, Tensor]) -> None:
-        """What changes when a parameter appears, disappears or is replaced, or one that is not recorded is thawed."""
+    def _note(self, found: Mapping[str, Tensor]) -> bool:
+        """What changes when a parameter appears, disappears or is replaced, or one that is not recorded is thawed.
+
+        False for modules that have their parameters elsewhere, as those of TorchScript do.
+        """
         modules, known = list(self.model.modules()), set(map(id, found.values()))
+        tables = [vars(module).get(name) for module in modules for name in ("_parameters", "_modules")]
+        if not all(isinstance(table, dict) for table in tables):
+            return False
         self._held: list[dict[str, Any]] = [x for module in modules for x in (module._parameters, module._modules) if x]
         self._empty = [x for module in modules for x in (module._parameters, module._modules) if not x]
         self._owners = [vars(module) for module in modules]
         self._tables = self._look()
         self._contents = [*chain.from_iterable(map(dict.values, self._held)), ...]
+        self._keys = list(chain.from_iterable(self._held))
         self._frozen = [p for p in self.model.parameters() if id(p) not in known and not p.requires_grad]
+        return True
 
     def _look(self) -> list[int]:
         """Where the modules have their parameters and modules now; those that were noted are kept, and so are these."""
@@ -77,6 +86,7 @@ class Recorded:
         return (
             self._look() == self._tables
             and all(map(operator.is_, held, self._contents))
+            and list(chain.from_iterable(self._held)) == self._keys
             and not any(self._empty)
             and not any(p.requires_grad for p in self._frozen)
         )

@@ -37,7 +37,8 @@ class Weighting(Protocol[S]):
     Attributes:
         needs: The extra statistics that `update` takes by name: "gramian" (*B, m, m), "jacobian"
             (*B, m, d). Empty: one backward pass.
-        traceable: Whether `update` can be compiled and vmapped; False where it has solver loops.
+        traceable: Whether `update` can be compiled, vmapped and captured as a CUDA graph: it reads no number on the
+            host and keeps nothing for itself. False where it has solver loops.
 
     Examples:
         >>> class Equal(eq.Weighting[tuple[()]]):
