@@ -18,7 +18,17 @@ from equipoise.train.copies import Layout
 from equipoise.weighting.omd import OMDState
 
 ADAPTIVE = eq.Adaptive(power=2, capacity=3)
-WEIGHTINGS = {"simultaneous": eq.OMD(), "alternating": eq.OMD(order="alternating"), "gradients": eq.MGDA()}
+WEIGHTINGS = {
+    "simultaneous": eq.OMD(),
+    "default": eq.OMD(optimism=30.0, smoothing=3.0, horizon=4.0),
+    "entropic": eq.OMD(0.5, eq.Entropic()),
+    "linear": eq.Linear(),
+    "alternating": eq.OMD(order="alternating"),
+    "smooth": eq.SmoothTchebycheff(0.1),
+    "relative": eq.Relative(eq.OMD()),
+    "momentum": eq.Momentum(eq.OMD()),
+    "gradients": eq.MGDA(),
+}
 
 
 def plain(run: Any, mol: eq.MultiObjective) -> None:
@@ -476,7 +486,7 @@ def test_tensors_with_gaps_are_put_together_before_they_travel():
     assert {x.untyped_storage().data_ptr() for x in copy.values()} == {copy.blocks[0].untyped_storage().data_ptr()}
 
 
-def test_a_parameter_or_a_module_that_gets_another_name(toy, preference, beside_the_host):
+def test_a_parameter_that_gets_another_name(toy, preference, beside_the_host):
     run = toy()
     with beside_the_host():
         mol = eq.MultiObjective(run.model, eq.OMD(), preference, ADAPTIVE, run.optimizer)

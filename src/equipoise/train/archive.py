@@ -49,8 +49,11 @@ class Record(Protocol):
 
     recorded: int
     """Iterates."""
-    sends: bool
-    """Whether `send` does something."""
+
+    @property
+    def sends(self) -> bool:
+        """Whether `send` does something."""
+        ...
 
     def poll(self) -> None:
         """Raise what is known to have gone wrong, without waiting."""
@@ -106,8 +109,10 @@ class Direct:
         losses: Of shape (m,); looked at for dtype and device only.
     """
 
+    sends = False
+
     def __init__(self, conversion: Conversion[Any], params: Params, losses: Tensor) -> None:
-        self.conversion, self.recorded, self.sends = conversion, 0, False
+        self.conversion, self.recorded = conversion, 0
         self._state = conversion.init(params, losses)
 
     def poll(self) -> None:
@@ -201,6 +206,11 @@ class Archive:
         if self._queued is not None and self._queued.job.done():
             self.settle()
 
+    @property
+    def sends(self) -> bool:
+        """Whether a courier begins early."""
+        return self._courier is not None and self._courier.sends
+
     def send(self, params: Params) -> None:
         """Let the courier begin."""
         if self._courier is not None:
@@ -284,13 +294,12 @@ class Archive:
         try:
             self.settle()
         finally:
-            self._courier, self.sends = None, False
+            self._courier = None
             self.slots.close()
 
     def _set_out(self, device: torch.device, courier: Courier | None) -> None:
         """Compute there from now on."""
         self._device, self._courier = device, courier
-        self.sends = courier is not None and courier.sends
         # No method of its own: whoever refers to himself goes late, and with him his copies.
         step = partial(_planned, self.conversion)
         self._plan: Stepper[Any] = Resident(step, device) if captures(device) else Eager(step)

@@ -68,9 +68,6 @@ class Layout:
                 small = size if name in little else small
             self.blocks.append(Block(kind, size, small))
         self.parts = {name: parts[name] for name in params}
-        self.averaged = [k for k, block in enumerate(self.blocks) if block.dtype.is_floating_point]
-        """Numbers of the blocks that can be averaged; the others hold what the last iterate had."""
-        self.replaced = [k for k in range(len(self.blocks)) if k not in self.averaged]
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Layout) and self.blocks == other.blocks and self.parts == other.parts
@@ -110,13 +107,3 @@ class Copy(dict[str, Tensor]):
         self.update(other)
         other.update(mine)
         self.blocks, other.blocks = other.blocks, self.blocks
-
-    def blend(self, other: "Copy", mix: float) -> None:
-        """In place self + mix (other − self), of the same layout and device; what cannot be averaged is replaced."""
-        averaged, replaced = self.layout.averaged, self.layout.replaced
-        if mix == 1:
-            averaged, replaced = [], averaged + replaced
-        if averaged:
-            torch._foreach_lerp_([self.blocks[k] for k in averaged], [other.blocks[k] for k in averaged], mix)
-        if replaced:
-            torch._foreach_copy_([self.blocks[k] for k in replaced], [other.blocks[k] for k in replaced])

@@ -79,7 +79,7 @@ class Aside:
     sends = False
 
     def __init__(self, *, apart: bool = False) -> None:
-        self._free: list[Copy] = []
+        self._spare: Copy | None = None
         self._apart = apart
 
     def send(self, params: Params) -> None:
@@ -87,10 +87,9 @@ class Aside:
 
     def hold(self, params: Params) -> Held:
         """A copy on the device; work that it is given later comes after it."""
-        if not self._free:
-            device = next(iter(params.values())).device
-            self._free = [Layout(params, apart=self._apart).make(device)]  # like the slots, which may keep it
-        to = self._free.pop()
+        to, self._spare = self._spare, None
+        if to is None:  # like the slots, which may keep it
+            to = Layout(params, apart=self._apart).make(next(iter(params.values())).device)
         _copy(to, params)
         return Held(to, None)
 
@@ -100,7 +99,7 @@ class Aside:
 
     def release(self, held: Held) -> None:
         """For the next."""
-        self._free = [held.params]
+        self._spare = held.params
 
 
 class _Waiting(NamedTuple):
@@ -188,11 +187,8 @@ class ToHost:
             self._move_to(params)
             self._source = source
         assert self._layout is not None  # noqa: S101
-        to = (
-            self._free.pop()
-            if self._free
-            else self._layout.make(torch.device("cpu"), pinned=self._device.type == "cuda")
-        )
+        pinned = self._device.type == "cuda"
+        to = self._free.pop() if self._free else self._layout.make(torch.device("cpu"), pinned=pinned)
         if self._beside is None:
             _copy(to, params)
             return Held(to, None)
@@ -217,19 +213,15 @@ class ToHost:
             with self._beside:
                 self._packs = [torch.zeros(b.small, dtype=b.dtype, device=self._device) for b in layout.blocks]
 
-    @torch.no_grad()
     def _travel(self, to: Copy, params: Params) -> None:
         """The commands of a copy from one device to another."""
         large = dict(to)
         for k, pack in enumerate(self._packs):
             small = {name: to.layout.parts[name] for name in to.layout.small(k)}
-            if small:
-                parts = [pack.as_strided(p.shape, p.stride, p.offset) for p in small.values()]
-                torch._foreach_copy_(parts, [params[name] for name in small])
-                to.blocks[k][: len(pack)].copy_(pack, non_blocking=True)
-                large = {name: tensor for name, tensor in large.items() if name not in small}
-        if large:
-            _copy(large, params, non_blocking=True)
+            _copy({name: pack.as_strided(p.shape, p.stride, p.offset) for name, p in small.items()}, params)
+            to.blocks[k][: len(pack)].copy_(pack, non_blocking=True)
+            large = {name: tensor for name, tensor in large.items() if name not in small}
+        _copy(large, params, non_blocking=True)
 
 
 def _on_device(device: torch.device, job: Callable[[], None]) -> None:
@@ -240,5 +232,7 @@ def _on_device(device: torch.device, job: Callable[[], None]) -> None:
 
 
 def _copy(to: Mapping[str, Tensor], params: Params, *, non_blocking: bool = False) -> None:
+    if not to:
+        return
     with ungraphed():
         torch._foreach_copy_(list(to.values()), [params[name] for name in to], non_blocking)

@@ -342,12 +342,12 @@ class MultiObjective:
     @property
     def duals(self) -> Tensor | None:
         """λ after the last step, where the weighting has it, (m,)."""
-        return duals(self.weighting, self._advance.own(self._state).weighting)
+        return duals(self.weighting, self._advance.own(self._state.weighting))
 
     @property
     def coefficients(self) -> Tensor:
         """Coefficients of the last step in which each objective was present, (m,); w/m before."""
-        return self._advance.own(self._state).coefficients
+        return self._advance.own(self._state.coefficients)
 
     def metrics(self) -> dict[str, float]:
         """The last step in numbers, for any logger; reading them waits for the device.

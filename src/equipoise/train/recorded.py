@@ -68,23 +68,19 @@ class Recorded:
         tables = [vars(module).get(name) for module in modules for name in ("_parameters", "_modules")]
         if not all(isinstance(table, dict) for table in tables):
             return False
-        self._held: list[dict[str, Any]] = [x for module in modules for x in (module._parameters, module._modules) if x]
-        self._empty = [x for module in modules for x in (module._parameters, module._modules) if not x]
-        self._owners = [vars(module) for module in modules]
-        self._tables = self._look()
+        self._owners, self._tables = [vars(module) for module in modules], list(map(id, tables))
+        self._held: list[dict[str, Any]] = [table for table in tables if table]
+        self._empty = [table for table in tables if not table]
         self._contents = [*chain.from_iterable(map(dict.values, self._held)), ...]
         self._keys = list(chain.from_iterable(self._held))
         self._frozen = [p for p in self.model.parameters() if id(p) not in known and not p.requires_grad]
         return True
 
-    def _look(self) -> list[int]:
-        """Where the modules have their parameters and modules now; those that were noted are kept, and so are these."""
-        return list(map(id, chain.from_iterable(map(operator.itemgetter("_parameters", "_modules"), self._owners))))
-
     def _is_as_it_was(self) -> bool:
+        tables = chain.from_iterable(map(operator.itemgetter("_parameters", "_modules"), self._owners))
         held = chain(chain.from_iterable(map(dict.values, self._held)), (...,))
         return (
-            self._look() == self._tables
+            list(map(id, tables)) == self._tables
             and all(map(operator.is_, held, self._contents))
             and list(chain.from_iterable(self._held)) == self._keys
             and not any(self._empty)

@@ -4,17 +4,20 @@ One model at a time, the host can know which slots a plan speaks of. Nothing but
 step costs one copy of the model, not one of several.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, TypeVar
 
 import torch
 from torch import Tensor
 
 from equipoise.conversion.protocol import Params, Plan
 from equipoise.train.copies import Copy, Layout
+from equipoise.train.gradients import ungraphed
 
 __all__ = ["InMemory", "Numbers", "Slots", "blend", "carry_out", "on_device", "on_host"]
+
+K = TypeVar("K", bound=Hashable)
 
 
 class Numbers(NamedTuple):
@@ -78,21 +81,21 @@ def carry_out(plan: Numbers, params: Params, slots: Slots) -> None:
             slots.blend(plan.write, params, plan.gain)
 
 
-@torch.no_grad()
-def blend(old: Mapping[str, Tensor], new: Mapping[str, Tensor], mix: float) -> None:
+def blend(old: Mapping[K, Tensor], new: Mapping[K, Tensor], mix: float) -> None:
     """In place old + mix (new − old); what cannot be averaged becomes the new."""
     averaged = [name for name, tensor in old.items() if tensor.is_floating_point()] if mix < 1 else []
     replaced = list(old.keys() - averaged) if len(averaged) < len(old) else []
-    alike: list[str] = []
-    other: list[str] = []
+    alike: list[K] = []
+    other: list[K] = []
     for name in averaged:
         (alike if new[name].dtype == old[name].dtype else other).append(name)
-    if alike:
-        torch._foreach_lerp_([old[name] for name in alike], [new[name] for name in alike], mix)
-    for name in other:  # one by one: no second copy of all of them
-        old[name].lerp_(new[name].to(old[name].dtype), mix)
-    if replaced:
-        torch._foreach_copy_([old[name] for name in replaced], [new[name] for name in replaced])
+    with ungraphed():
+        if alike:
+            torch._foreach_lerp_([old[name] for name in alike], [new[name] for name in alike], mix)
+        for name in other:  # one by one: no second copy of all of them
+            old[name].lerp_(new[name].to(old[name].dtype), mix)
+        if replaced:
+            torch._foreach_copy_([old[name] for name in replaced], [new[name] for name in replaced])
 
 
 class InMemory:
@@ -120,7 +123,7 @@ class InMemory:
         elif mix == 1 and all(new is not copy for copy in self.copies):
             old.exchange(new)
         else:
-            old.blend(new, mix)
+            blend(dict(enumerate(old.blocks)), dict(enumerate(new.blocks)), mix)
 
     def together(self) -> AbstractContextManager[None]:
         """Nothing fails here that could be undone."""
