@@ -16,7 +16,8 @@ TorchJD's methods are measured where it is installed: STCH as a scalarisation, M
 With `--device cuda` it is also checked that a step makes no host synchronisation, that the archive that is written late
 is bit for bit the one that is written at once, and that a loss that is not finite is raised one call late, with λ and
 the archive as they were. `--check` exits with 1 if a claim is missed. Beside the time of a step stands how much of
-it LS itself waits for the host: with small batches nearly all, and whatever the host does more is seen there.
+it LS itself waits for the host: with small batches nearly all, and whatever the host does more is seen there. A
+graphed model (`torch.cuda.make_graphed_callables`) shows what such a step costs the device.
 
 `--store host` compares where the copies live instead. On a CUDA device: the memory that the shell adds there, and the
 time of a step with the copies in host memory over that with the copies on the device. On the CPU: the memory of the
@@ -273,14 +274,16 @@ def compared(times: dict[str, list[float]], task: Task, limit: float | None) -> 
     base = times["LS"]
     yield Row(task.title, "LS", 1e3 * statistics.median(base), 1e3 * min(base), 1e3 * max(base), "ms")
     for name, found in times.items():
-        if name == "LS":
-            continue
-        parts = min(5, len(base))
-        fifths = [statistics.median(found[k::parts]) / statistics.median(base[k::parts]) for k in range(parts)]
-        top, bottom = statistics.median(found), statistics.median(base)
-        at_most = limit if name.startswith(OURS) else None
-        note = f"{1e3 * top:.4g} ms"
-        yield Row(task.title, name, top / bottom, min(fifths), max(fifths), at_most=at_most, note=note)
+        if name != "LS":
+            yield ratio(task, name, found, base, limit if name.startswith(OURS) else None)
+
+
+def ratio(task: Task, name: str, times: list[float], base: list[float], limit: float | None) -> Row:
+    parts = min(5, len(base))
+    fifths = [statistics.median(times[k::parts]) / statistics.median(base[k::parts]) for k in range(parts)]
+    top = statistics.median(times)
+    whole, note = top / statistics.median(base), f"{1e3 * top:.4g} ms"
+    return Row(task.title, name, whole, min(fifths), max(fifths), at_most=limit, note=note)
 
 
 def cost(task: Task, limit: float | None, rounds: int, slow: int) -> Iterator[Row]:
@@ -392,9 +395,24 @@ def memory(device: torch.device, steps: int) -> Iterator[Row]:
 
 
 # ------------------------------------------------------------------------------- on a CUDA device
-def residual(device: torch.device, per_objective: int, side: int = 32) -> Task:
-    name = f"ResNet-18, {side} × {side}"
-    return Task(name, lambda: ResNet18().module(), (3, side, side), (3, 8, 8), 10, per_objective, device)
+def residual(device: torch.device, per_objective: int, side: int = 32, *, graphed: bool = False) -> Task:
+    shape = (3, side, side)
+
+    def graph() -> nn.Module:
+        batch = torch.zeros((10 * per_objective, *shape), device=device)
+        model = ResNet18().module().to(device)
+        torch.cuda.make_graphed_callables(model, (batch,))  # in place
+        return model
+
+    if graphed:  # for inputs of one shape alone
+        return Task(f"graphed ResNet-18, {side} × {side}", graph, shape, shape, 10, per_objective, device)
+    return Task(f"ResNet-18, {side} × {side}", lambda: ResNet18().module(), shape, (3, 8, 8), 10, per_objective, device)
+
+
+def residuals(device: torch.device) -> list[Task]:
+    """ResNet-18 with batches of 128 and more."""
+    large = [residual(device, each, side) for each, side in ((26, 32), (52, 32), (13, 64))]
+    return [residual(device, 13), residual(device, 13, graphed=True), *large]
 
 
 def fully_connected(device: torch.device, m: int, per_objective: int) -> Task:
@@ -546,15 +564,12 @@ def stores_on_cuda(task: Task, rounds: int) -> Iterator[Row]:
         added = held_on_device(task, store)
         yield Row(task.title, f"added on the device, {store}", added, added, added, "copies", at_most=allowed)
     steps = {store: shell(task, eq.OMD("adaptive"), ARCHIVE, store) for store in ("device", "host")}
+    steps["LS"] = linear(task)
     take_turns(steps, task, 1, 20)
-    yield host_share(linear(task), task)
+    yield host_share(steps["LS"], task)
     times = take_turns(steps, task, rounds, 20)
-    ours, base = times["host"], times["device"]
-    parts = min(5, rounds)
-    fifths = [statistics.median(ours[k::parts]) / statistics.median(base[k::parts]) for k in range(parts)]
-    top, bottom = statistics.median(ours), statistics.median(base)
-    note = f"{1e3 * top:.4g} ms, {1e3 * bottom:.4g} ms"
-    yield Row(task.title, "step, host over device", top / bottom, min(fifths), max(fifths), at_most=1.05, note=note)
+    for ours, base, limit in (("device", "LS", None), ("host", "LS", None), ("host", "device", 1.05)):
+        yield ratio(task, f"step, {ours} over {base}", times[ours], times[base], limit)
 
 
 def anonymous_bytes() -> int:
@@ -603,8 +618,7 @@ def measure_stores(device: torch.device, *, quick: bool, only: str) -> Iterator[
     if not only:
         yield from no_synchronisation(residual(device, 13), grouped=False, store="host")
         yield late_archive(fully_connected(device, 10, 8), store="host")
-    for each, side in ((13, 32), (26, 32), (52, 32), (13, 64)):
-        task = residual(device, each, side)
+    for task in residuals(device):
         if only in task.title:
             yield from stores_on_cuda(task, 5 if quick else 15)
 
@@ -631,8 +645,8 @@ def measure(device: torch.device, *, quick: bool, only: str) -> Iterator[Row]:
         plans += [] if quick else [Plan(residual(device, 13), 1.05, 7, 0)]
     else:
         rounds = 5 if quick else 15
-        plans = [Plan(residual(device, 13), 1.02, rounds, 0 if quick else 3)]
-        plans += [Plan(residual(device, each, side), 1.02, rounds, 0) for each, side in ((26, 32), (52, 32), (13, 64))]
+        first, *others = residuals(device)
+        plans = [Plan(first, 1.02, rounds, 0 if quick else 3), *(Plan(other, 1.02, rounds, 0) for other in others)]
         plans += [Plan(fully_connected(device, 10, 64), None, rounds, 0)]
         if not only:
             yield from no_synchronisation(residual(device, 13), grouped=False)

@@ -5,7 +5,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-__all__ = ["Fetched", "beside_the_host", "done", "fetch"]
+__all__ = ["Fetched", "beside_the_host", "done", "fetch", "reach"]
 
 
 class Fetched(NamedTuple):
@@ -18,9 +18,14 @@ class Fetched(NamedTuple):
 
     def wait(self) -> Tensor:
         """The copy, once it is there."""
-        if self.arrived is not None:
-            self.arrived.synchronize()
+        reach(self.arrived)
         return self.tensor
+
+
+def reach(event: torch.Event | torch.cuda.Event | None) -> None:
+    """Wait for what is not there yet; a look is sooner done than a wait that is none."""
+    if event is not None and not event.query():
+        event.synchronize()
 
 
 def fetch(tensor: Tensor) -> Fetched:

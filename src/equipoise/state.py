@@ -83,8 +83,8 @@ def _build(tensors: Mapping[str, Tensor], like: Any, prefix: str) -> Any:  # noq
     if isinstance(like, Tensor):
         return tensors[prefix]
     children = {name: _build(tensors, child, f"{prefix}.{name}" if prefix else name) for name, child in _children(like)}
-    return children if isinstance(like, dict) else type(like)(**children)
+    return children if isinstance(like, Mapping) else type(like)(**children)
 
 
 def _children(node: Any) -> Iterator[tuple[str, Any]]:  # noqa: ANN401
-    yield from (node if isinstance(node, dict) else node._asdict()).items()
+    yield from (node if isinstance(node, Mapping) else node._asdict()).items()

@@ -160,6 +160,9 @@ class Event:
     def record(self, stream: Stream) -> None:
         self.clock = dict(stream.clock)
 
+    def query(self) -> bool:
+        return False
+
     def synchronize(self) -> None:
         here = threading.get_ident() == self.device.thread
         merge(self.device.host if here else self.device.elsewhere, self.clock)

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 import equipoise as eq
 from equipoise.host import Fetched
 from equipoise.train.copies import Layout
+from equipoise.train.courier import Held, ToHost
 from equipoise.weighting.omd import OMDState
 
 ADAPTIVE = eq.Adaptive(power=2, capacity=3)
@@ -135,6 +136,9 @@ class Slow:
 
     def __init__(self) -> None:
         self.gate = threading.Event()
+
+    def query(self) -> bool:
+        return self.gate.is_set()
 
     def synchronize(self) -> None:
         assert self.gate.wait(20)
@@ -450,14 +454,44 @@ def test_weightings_of_others(weighting, foresees, toy, preference, beside_the_h
         accumulating(run, mol)
 
 
-def test_a_parameter_that_comes_before_a_step_is_refused_there(toy, preference, beside_the_host):
+def more(model: nn.Module) -> None:
+    model.get_submodule("0").register_parameter("more", nn.Parameter(torch.zeros(1)))
+
+
+def first(model: nn.Module) -> None:
+    model.get_submodule("1").register_parameter("slope", nn.Parameter(torch.ones(())))
+
+
+def thawed(model: nn.Module) -> None:
+    model.get_parameter("0.bias").requires_grad_(True)
+
+
+def renamed(model: nn.Module) -> None:
+    table = model.get_submodule("2")._parameters
+    table["offset"] = table.pop("bias")
+
+
+NEW = "parameters that require grad must be those there were at the start, or be named by parameters=; found "
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (more, NEW + r"\['0.more'\] new"),
+        (first, NEW + r"\['1.slope'\] new"),
+        (thawed, NEW + r"\['0.bias'\] new"),
+        (renamed, r"recorded parameters must stay in the model; found \['2.bias'\] gone"),
+    ],
+)
+def test_parameters_that_change_before_a_step_are_refused_there(change, message, toy, preference, beside_the_host):
     run = toy()
+    run.model[0].bias.requires_grad_(False)
     with beside_the_host():
         mol = eq.MultiObjective(run.model, eq.OMD(), preference, ADAPTIVE, run.optimizer)
     run.run(mol, 2)
     mol(run.losses(3)).backward()
-    run.model[0].register_parameter("more", nn.Parameter(torch.zeros(1)))
-    with pytest.raises(ValueError, match="parameters that require grad must be those there were at the start"):
+    change(run.model)
+    with pytest.raises(ValueError, match=message):
         run.optimizer.step()
 
 
@@ -486,16 +520,86 @@ def test_tensors_with_gaps_are_put_together_before_they_travel():
     assert {x.untyped_storage().data_ptr() for x in copy.values()} == {copy.blocks[0].untyped_storage().data_ptr()}
 
 
-def test_a_parameter_that_gets_another_name(toy, preference, beside_the_host):
+def replaced(layer: nn.Module) -> None:
+    layer._parameters = {name: nn.Parameter(p.detach() + 1) for name, p in layer._parameters.items() if p is not None}
+
+
+def transposed(layer: nn.Module) -> None:
+    assert isinstance(layer, nn.Linear)
+    layer.weight = nn.Parameter(layer.weight.detach().t())
+
+
+def given_other_values(layer: nn.Module) -> None:
+    assert isinstance(layer, nn.Linear)
+    layer.weight = nn.Parameter(layer.weight.detach() + 1)
+    layer.weight.detach().mul_(1)  # the version that the other one had
+
+
+@pytest.mark.parametrize("store", ["device", "host"])
+@pytest.mark.parametrize("change", [replaced, transposed, given_other_values])
+def test_what_a_module_has_is_replaced_between_two_steps(change, store, preference, beside_the_host):
+    """The second time by what has the memory of the first, or its version."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 3))
+    optimizer, x = torch.optim.SGD(model.parameters(), lr=0.1), torch.randn(8, 4)
+    with beside_the_host():
+        mol = eq.MultiObjective(model, eq.OMD(), preference, eq.Last(), optimizer, store=store)
+    for step in range(6):
+        if step == 3:
+            change(model[0])
+            optimizer.param_groups[0]["params"] = list(model.parameters())
+        theta = {name: p.detach().clone() for name, p in model.named_parameters()}
+        mol(model(x).square().mean(0)).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        if step in {2, 3, 5}:
+            torch.testing.assert_close(mol.solution(), theta, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("store", ["device", "host"])
+def test_a_parameter_that_is_put_elsewhere_before_its_step(store, toy, preference, beside_the_host):
     run = toy()
     with beside_the_host():
-        mol = eq.MultiObjective(run.model, eq.OMD(), preference, ADAPTIVE, run.optimizer)
+        mol = eq.MultiObjective(run.model, eq.OMD(), preference, eq.Last(), run.optimizer, store=store)
     run.run(mol, 2)
     mol(run.losses(2)).backward()
-    layer = run.model[2]
-    layer._parameters["offset"] = layer._parameters.pop("bias")
-    with pytest.raises(ValueError, match=r"recorded parameters must stay in the model; found \['2.bias'\] gone"):
-        run.optimizer.step()
+    weight = run.model[0].weight
+    version = weight._version
+    weight.data = weight.detach() + 1
+    assert weight._version == version
+    theta = weight.detach().clone()
+    run.optimizer.step()
+    torch.testing.assert_close(mol.solution()["0.weight"], theta, rtol=0, atol=0)
+
+
+def test_what_a_module_has_is_replaced_between_two_records(preference):
+    model = nn.Linear(4, 3)
+    mol = eq.MultiObjective(model, eq.OMD(), preference, eq.Last(), every=None)
+    mol.record(torch.ones(3))
+    replaced(model)
+    mol.record(torch.ones(3))
+    torch.testing.assert_close(mol.solution()["weight"], model.weight.detach(), rtol=0, atol=0)
+
+
+def test_memory_that_comes_again_with_another_dtype():
+    courier, x = ToHost(torch.device("cpu")), torch.arange(4.0).half()
+    courier.release(courier.hold({"x": x}))
+    other = x.view(torch.bfloat16)
+    held = courier.hold({"x": other}).wait()["x"]
+    assert held.dtype == torch.bfloat16
+    assert torch.equal(held, other)
+
+
+@pytest.mark.parametrize("there", [False, True])
+@pytest.mark.parametrize("kind", [Fetched, Held])
+def test_what_is_on_its_way_is_waited_for(kind, there):
+    slow = Slow()
+    if there:
+        slow.gate.set()
+    threading.Timer(0.02, slow.gate.set).start()
+    what = torch.ones(1)
+    assert kind(what, slow).wait() is what
+    assert slow.gate.is_set()
 
 
 def test_a_run_that_is_made_in_inference_mode(toy, preference, beside_the_host):

@@ -1,5 +1,6 @@
 """What a conversion is, and how its states hold the trajectory."""
 
+import operator
 from collections.abc import Mapping
 from typing import NamedTuple, Protocol, TypeVar
 
@@ -25,6 +26,8 @@ __all__ = [
 ]
 
 C = TypeVar("C")
+
+_version = operator.attrgetter("_version")
 
 Params = Mapping[str, Tensor]
 """Parameters by name; every tensor has the leading batch shape *B of the losses."""
@@ -158,9 +161,10 @@ def record_dtype(tensor: Tensor) -> torch.dtype:
     return torch.promote_types(tensor.dtype, torch.float32) if tensor.is_floating_point() else tensor.dtype
 
 
-def marks(params: Params) -> list[tuple[int, int]]:
-    """What changes when a parameter is written to (unless through `.data`) or put elsewhere."""
-    return [(p.data_ptr(), p._version) for p in params.values()]
+def marks(params: Params) -> tuple[list[int], list[int]]:
+    """What changes when a parameter is put elsewhere or written to (unless through `.data`)."""
+    tensors = list(params.values())
+    return list(map(Tensor.data_ptr, tensors)), list(map(_version, tensors))
 
 
 def snapshot(tensor: Tensor) -> Tensor:

@@ -29,7 +29,7 @@ __all__ = ["Sequential"]
 class _Calibrated(NamedTuple):
     """The statistics of a model that was evaluated last: it is likely to be evaluated on other samples next."""
 
-    marks: list[tuple[int, int]]
+    marks: tuple[list[int], list[int]]
     params: Params
     """Kept, so that their memory is not another model's."""
     buffers: dict[str, Tensor]

@@ -318,7 +318,7 @@ class Archive:
                 warnings.warn(text, RuntimeWarning, stacklevel=2)
             self._warned = True
 
-    def _with(self, copies: list[dict[str, Tensor]]) -> Any:  # noqa: ANN401
+    def _with(self, copies: list[Params]) -> Any:  # noqa: ANN401
         numbers = self.numbers()
         if isinstance(numbers, AdaptiveState):
             # By slot, each tensor with the shape of its parameter: a slot may be a file, and a stack of files is none.

@@ -1,6 +1,6 @@
 """A copy of parameters in one piece of memory for each dtype, so that what is done to it takes few launches."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple
 
 import torch
@@ -84,7 +84,7 @@ class Layout:
         return Copy(self, blocks)
 
 
-class Copy(dict[str, Tensor]):
+class Copy(Mapping[str, Tensor]):
     """Tensors by name, parts of a few blocks.
 
     Args:
@@ -94,8 +94,17 @@ class Copy(dict[str, Tensor]):
 
     def __init__(self, layout: Layout, blocks: list[Tensor]) -> None:
         parts = layout.parts.items()
-        super().__init__({name: blocks[p.block].as_strided(p.shape, p.stride, p.offset) for name, p in parts})
+        self.tensors = {name: blocks[p.block].as_strided(p.shape, p.stride, p.offset) for name, p in parts}
         self.layout, self.blocks = layout, blocks
+
+    def __getitem__(self, name: str) -> Tensor:
+        return self.tensors[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.tensors)
+
+    def __len__(self) -> int:
+        return len(self.tensors)
 
     def moved(self, move: Callable[[Tensor], Tensor]) -> "Copy":
         """In other memory."""
@@ -103,7 +112,5 @@ class Copy(dict[str, Tensor]):
 
     def exchange(self, other: "Copy") -> None:
         """Each has the memory of the other, of the same layout and device."""
-        mine = dict(self)
-        self.update(other)
-        other.update(mine)
+        self.tensors, other.tensors = other.tensors, self.tensors
         self.blocks, other.blocks = other.blocks, self.blocks

@@ -3,6 +3,7 @@
 On an accelerator, reading a plan would make the host wait. So θ is copied and its plan read when it has arrived.
 """
 
+import operator
 import weakref
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -13,12 +14,14 @@ import torch
 from torch import Tensor
 
 from equipoise.conversion.protocol import Params, marks
-from equipoise.host import done
+from equipoise.host import done, reach
 from equipoise.replay import Beside, capture_at_once, captures
 from equipoise.train.copies import Copy, Layout
 from equipoise.train.gradients import ungraphed
 
 __all__ = ["Aside", "Courier", "Held", "Job", "ToHost"]
+
+_dtype = operator.attrgetter("dtype")
 
 
 class Held(NamedTuple):
@@ -29,8 +32,7 @@ class Held(NamedTuple):
 
     def wait(self) -> Copy:
         """The copy, once it is there."""
-        if self.copied is not None:
-            self.copied.synchronize()
+        reach(self.copied)
         return self.params
 
 
@@ -90,7 +92,7 @@ class Aside:
         to, self._spare = self._spare, None
         if to is None:  # like the slots, which may keep it
             to = Layout(params, apart=self._apart).make(next(iter(params.values())).device)
-        _copy(to, params)
+        _copy(to.tensors, params)
         return Held(to, None)
 
     def run(self, job: Callable[[], None]) -> Job:
@@ -116,7 +118,8 @@ class _Sent(NamedTuple):
     """A copy that was begun, and what tells whether it is still one."""
 
     held: Held
-    marks: list[tuple[int, int]]
+    params: Params
+    marks: tuple[list[int], list[int]]
 
 
 class ToHost:
@@ -152,11 +155,11 @@ class ToHost:
         """Begin to copy θ; whatever is written to it before `hold` is noticed there, unless through `.data`."""
         if self.sends:
             self._drop()
-            self._sent = _Sent(self._begin(params), marks(params))
+            self._sent = _Sent(self._begin(params), params, marks(params))
 
     def hold(self, params: Params) -> Held:
         """The copy that was sent, if θ is still the same; else one made now."""
-        if self._sent is not None and self._sent.marks != marks(params):
+        if self._sent is not None and (self._sent.params is not params or self._sent.marks != marks(params)):
             self._drop()
         sent, self._sent = self._sent, None
         held = self._begin(params) if sent is None else sent.held
@@ -182,7 +185,7 @@ class ToHost:
     def _begin(self, params: Params) -> Held:
         """A copy on its way, beside the current stream and after what that was given so far."""
         tensors = list(params.values())
-        source = [list(map(Tensor.data_ptr, tensors)), list(map(Tensor.stride, tensors)), [p.dtype for p in tensors]]
+        source = [list(map(Tensor.data_ptr, tensors)), list(map(Tensor.stride, tensors)), list(map(_dtype, tensors))]
         if self._layout is None or source != self._source:
             self._move_to(params)
             self._source = source
@@ -190,7 +193,7 @@ class ToHost:
         pinned = self._device.type == "cuda"
         to = self._free.pop() if self._free else self._layout.make(torch.device("cpu"), pinned=pinned)
         if self._beside is None:
-            _copy(to, params)
+            _copy(to.tensors, params)
             return Held(to, None)
         with self._beside as stream:
             key = tuple(block.data_ptr() for block in to.blocks)
@@ -204,7 +207,7 @@ class ToHost:
     def _move_to(self, params: Params) -> None:
         """θ is elsewhere, or something else."""
         # In the dtype of θ, so that nothing is converted, and put down, on the device.
-        layout = Layout(params, lambda p: p.dtype, apart=self._apart)
+        layout = Layout(params, _dtype, apart=self._apart)
         if self._layout is None or layout != self._layout:
             self._layout, self._free = layout, []
         if self._beside is not None:
@@ -235,4 +238,4 @@ def _copy(to: Mapping[str, Tensor], params: Params, *, non_blocking: bool = Fals
     if not to:
         return
     with ungraphed():
-        torch._foreach_copy_(list(to.values()), [params[name] for name in to], non_blocking)
+        torch._foreach_copy_(list(to.values()), list(map(params.__getitem__, to)), non_blocking)

@@ -86,7 +86,7 @@ class OnDisk:
             with self.together():
                 self.blend(0, params, 1.0)
 
-    def read(self, slot: int) -> dict[str, Tensor]:
+    def read(self, slot: int) -> Params:
         """A slot, memory-mapped once its checksum was found right; zeros before anything was written to it."""
         self.check()
         entry = self._changes.get(slot) or self._entries.get(slot)
@@ -148,7 +148,7 @@ class OnDisk:
         """Let another run have the folder."""
         self._release()
 
-    def _blended(self, old: dict[str, Tensor], new: Params, mix: float) -> Iterator[tuple[str, Tensor]]:
+    def _blended(self, old: Params, new: Params, mix: float) -> Iterator[tuple[str, Tensor]]:
         """One after the other in the same memory: mapped tensors that are changed would stay in memory."""
         sizes = {
             dtype: max(old[n].numel() for n, d in self._dtypes.items() if d == dtype) for dtype in self._dtypes.values()

@@ -422,6 +422,7 @@ class MultiObjective:
         self._w = self._w.to(self._device)
         whole, self._watch, self._advance = self._whole({}), self._new_watch(), self._new_stepper()
         self._state = self._standing(unflatten(moved, whole))
+        self._params()  # torch may have replaced them
         self._record.to(self._device, new_courier(self._store, self._device, apart=self._params.sharded))
         self.discard()
         return self
@@ -601,7 +602,7 @@ class MultiObjective:
     def _send(self) -> None:
         """Let θ⁽ᵗ⁾ travel to its store while the device computes gradients: until the step it stays as it is."""
         if self._record.sends and self._due() and not self._params.sharded:  # shards may be out of sight now
-            self._record.send(self._params())
+            self._record.send(self._params.last())  # if they are others by then, it is in vain
 
     def _enter(self, values: Tensor, mask: Tensor | None) -> None:
         params, self._statistics = self._params(), {}

@@ -15,6 +15,9 @@ from equipoise.train import sharded
 
 __all__ = ["Recorded", "full_state", "holds", "recalibrated", "swapped"]
 
+_learns = operator.attrgetter("requires_grad")
+_tables = operator.itemgetter("_parameters", "_modules")
+
 
 class Recorded:
     """Parameters of a model by name, as the model has them each time.
@@ -59,6 +62,10 @@ class Recorded:
             self._noted = self._note(self._found)
         return self._found
 
+    def last(self) -> dict[str, Tensor]:
+        """The parameters as they were when they were looked at last."""
+        return self() if self._found is None else self._found
+
     def _note(self, found: Mapping[str, Tensor]) -> bool:
         """What changes when a parameter appears, disappears or is replaced, or one that is not recorded is thawed.
 
@@ -68,7 +75,7 @@ class Recorded:
         tables = [vars(module).get(name) for module in modules for name in ("_parameters", "_modules")]
         if not all(isinstance(table, dict) for table in tables):
             return False
-        self._owners, self._tables = [vars(module) for module in modules], list(map(id, tables))
+        self._owners, self._owned = [vars(module) for module in modules], tables
         self._held: list[dict[str, Any]] = [table for table in tables if table]
         self._empty = [table for table in tables if not table]
         self._contents = [*chain.from_iterable(map(dict.values, self._held)), ...]
@@ -77,14 +84,13 @@ class Recorded:
         return True
 
     def _is_as_it_was(self) -> bool:
-        tables = chain.from_iterable(map(operator.itemgetter("_parameters", "_modules"), self._owners))
         held = chain(chain.from_iterable(map(dict.values, self._held)), (...,))
         return (
-            list(map(id, tables)) == self._tables
+            all(map(operator.is_, chain.from_iterable(map(_tables, self._owners)), self._owned))
             and all(map(operator.is_, held, self._contents))
-            and list(chain.from_iterable(self._held)) == self._keys
             and not any(self._empty)
-            and not any(p.requires_grad for p in self._frozen)
+            and list(chain.from_iterable(self._held)) == self._keys
+            and not any(map(_learns, self._frozen))
         )
 
     def _look_up(self) -> dict[str, Tensor]:

@@ -89,8 +89,8 @@ def shard_of(found: Tensor, like: Tensor, name: str) -> Tensor:
 
 def owners(state: Any, names: frozenset[str], prefix: str = "") -> Iterator[tuple[str, str]]:  # noqa: ANN401
     """The tensors of a state that are copies of parameters: their names in `flatten`, and the parameters'."""
-    children = state if isinstance(state, dict) else state._asdict()
-    copies = isinstance(state, dict) and state.keys() == names
+    children = state if isinstance(state, Mapping) else state._asdict()
+    copies = isinstance(state, Mapping) and state.keys() == names
     for name, child in children.items():
         path = f"{prefix}.{name}" if prefix else name
         if not isinstance(child, Tensor):

@@ -41,7 +41,7 @@ class Slots(Protocol):
     device: torch.device
     """Where `read` gives them."""
 
-    def read(self, slot: int) -> dict[str, Tensor]:
+    def read(self, slot: int) -> Params:
         """A slot as it is: what is in use, no copy of it."""
         ...
 
@@ -106,12 +106,12 @@ class InMemory:
         follows: Whether they are to be on the device of the parameters.
     """
 
-    def __init__(self, copies: Sequence[dict[str, Tensor]], *, follows: bool) -> None:
+    def __init__(self, copies: Sequence[Params], *, follows: bool) -> None:
         self.copies, self.follows = list(copies), follows
         self.device = next(iter(copies[0].values())).device
         self._known: Layout | None = None
 
-    def read(self, slot: int) -> dict[str, Tensor]:
+    def read(self, slot: int) -> Params:
         """The tensors in use."""
         return self.copies[slot]
 
@@ -179,5 +179,5 @@ def _slots(copies: list[Copy], params: Params, *, follows: bool) -> InMemory:
     return InMemory(copies, follows=follows)
 
 
-def _moved(copy: dict[str, Tensor], move: Callable[[Tensor], Tensor]) -> dict[str, Tensor]:
+def _moved(copy: Params, move: Callable[[Tensor], Tensor]) -> Params:
     return copy.moved(move) if isinstance(copy, Copy) else {name: move(tensor) for name, tensor in copy.items()}
