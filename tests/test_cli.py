@@ -185,6 +185,7 @@ def test_lists_what_can_be_reproduced():
         ),
         (("reproduce", "table-hw"), "nearest: table-hv"),
         (("reproduce", "table-hv", "--preset", "texts"), "preset must be one of published, text; found 'texts'"),
+        (("reproduce", "table-text", "--preset", "published"), "table-text does not take --preset: its settings"),
         (("reproduce", "table-hv", "--workers", "0"), "workers must be at least 1; found 0"),
         (
             ("reproduce", "table-hv", "--seeds", "1"),

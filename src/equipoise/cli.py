@@ -42,7 +42,9 @@ runs_app = typer.Typer(no_args_is_help=True, help="Finished runs: what there is,
 app.add_typer(runs_app, name="runs")
 
 # Options that several commands have.
-Preset = Annotated[str, typer.Option(help="published: what made the paper's numbers; text: what its text says.")]
+Preset = Annotated[
+    str | None, typer.Option(help="published, if not given: what made the paper's numbers; text: what its text says.")
+]
 Out = Annotated[Path, typer.Option(help="Folder for pictures and for the cells of finished work.")]
 Device = Annotated[str | None, typer.Option(help="cpu or cuda; cpu if not given.")]
 Kind = Annotated[str | None, typer.Option(help="float32, tf32 or bfloat16; tf32 on a GPU, else float32.")]
@@ -238,7 +240,7 @@ def federated_command(
     ] = False,
     fraction: Annotated[float, typer.Option(help="Share of the clients drawn in every round.")] = 1.0,
     dropout: Annotated[float, typer.Option(help="Probability that a drawn client does not answer.")] = 0.0,
-    preset: Preset = "published",
+    preset: Preset = None,
     device: Device = None,
     precision: Kind = None,
     data_folder: Data = None,
@@ -276,7 +278,7 @@ def reproduce(
     quick: Annotated[  # noqa: FBT002
         bool, typer.Option("--quick", help="With all: digits for twenty rounds, and no long sweeps.")
     ] = False,
-    preset: Preset = "published",
+    preset: Preset = None,
     out: Out = Path("out"),
     json_file: JSONFile = None,
     workers: Annotated[int | None, typer.Option(help="Processes, one thread each; 2 if not given.")] = None,
@@ -315,6 +317,8 @@ def reproduce(
         markdown,
     )
     require(workers is None or workers >= 1, "workers must be at least 1", workers)
+    own = name != "all" and items[name].own
+    require(not own or preset is None, f"{name} does not take --preset: its settings are its own", preset)
     takes = {"workers", "device", "precision", "data"} if name == "all" else items[name].takes
     for option in dataclasses.fields(Request):
         given = option.default is None and getattr(request, option.name) is not None
@@ -551,9 +555,9 @@ def _names(kind: str, text: str, known: Iterable[str]) -> tuple[str, ...]:
     return tuple(named(kind, part.strip(), known) for part in text.split(","))
 
 
-def _preset(name: str) -> federated.Preset:
-    require(name in {"published", "text"}, "preset must be one of published, text", repr(name))
-    return "published" if name == "published" else "text"
+def _preset(name: str | None) -> federated.Preset:
+    require(name in {None, "published", "text"}, "preset must be one of published, text", repr(name))
+    return "text" if name == "text" else "published"
 
 
 def _precision(name: str | None) -> Precision | None:

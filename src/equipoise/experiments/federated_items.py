@@ -49,7 +49,9 @@ def items() -> dict[str, Item]:
         "table-evaluation-data": Item(
             "tab:ablation2", "appendix B.2", "Losses from mini-batches, all or held-out data", _table_evaluation, kept
         ),
-        "table-text": Item("-", "section 4.2", "Four methods with the settings of the text", _table_text, kept),
+        "table-text": Item(
+            "-", "section 4.2", "Four methods with the settings of the text", _table_text, kept, own=True
+        ),
         "table-time": Item("tab:4", "appendix B.2", "Training time per round", _table_time, table),
         "table-digits": Item("-", "-", "Fifteen methods on digits: minutes, no download", _table_digits, table),
         "fig-federated": Item("fig:3", "section 4.2", "Accuracy and agnostic loss of all methods", _fig_all, figure),

@@ -65,6 +65,7 @@ class Item:
         caption: What it shows.
         run: What makes it.
         takes: The attributes of a request that it heeds, besides console, out and preset.
+        own: Whether its settings are its own, whatever the preset.
     """
 
     label: str
@@ -72,6 +73,7 @@ class Item:
     caption: str
     run: Callable[[Request], None]
     takes: frozenset[str]
+    own: bool = False
 
 
 def bar(console: Console) -> Progress:
