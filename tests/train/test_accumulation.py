@@ -213,6 +213,16 @@ def test_a_scalar_that_is_thrown_away_does_not_count(toy, preference):
     assert [mol.metrics()[f"loss/{i}"] for i in range(3)] == losses.tolist()
 
 
+def test_a_parameter_that_is_frozen_between_two_calls(toy, preference):
+    run = toy()
+    mol = eq.MultiObjective(run.model, eq.MGDA(), preference, ADAPTIVE, run.optimizer, parameters=["0.weight"])
+    mol(run.losses(0)).backward()
+    run.model[0].bias.requires_grad_(False)
+    rule = "parameters that require grad must stay the same between the calls of a step; found gradients of 49 and 41"
+    with pytest.raises(ValueError, match=rule):
+        mol(run.losses(1)).backward()
+
+
 def test_calls_of_one_backward_pass_count_together(toy, preference):
     run = toy()
     mol = eq.MultiObjective(run.model, eq.Linear(), preference, eq.Last(), run.optimizer)

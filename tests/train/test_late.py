@@ -270,15 +270,25 @@ def test_recording_in_inference_mode(store, toy, preference, beside_the_host):
         assert mol.recorded == 6
 
 
-def test_loading_and_moving_in_inference_mode(toy, preference, beside_the_host):
-    for run, mol in both(toy, preference, beside_the_host):
+@pytest.mark.parametrize("weighting", [eq.OMD(), eq.Tchebycheff(), eq.MGDA()], ids=["omd", "tchebycheff", "mgda"])
+def test_loading_and_moving_in_inference_mode(weighting, toy, preference, beside_the_host):
+    def accumulate(step: int) -> None:
+        for part in range(2):
+            mol(run.losses(step + part)).backward()
+        run.optimizer.step()
+        run.optimizer.zero_grad()
+
+    for run, mol in both(toy, preference, beside_the_host, weighting):
         run.run(mol, 3)
+        accumulate(3)
         saved = copy.deepcopy(mol.state_dict())
         with torch.inference_mode():
             mol.load_state_dict(copy.deepcopy(saved))
+        accumulate(5)  # with the coefficients of the step before, which were loaded
+        with torch.inference_mode():
             mol.to("cpu")
-        run.run(mol, 3, 3)
-        assert mol.recorded == 6
+        run.run(mol, 3, 7)
+        assert mol.recorded == 8
 
 
 def test_another_precision_on_the_way(toy, preference, beside_the_host):
@@ -570,6 +580,24 @@ def test_a_parameter_that_is_put_elsewhere_before_its_step(store, toy, preferenc
     theta = weight.detach().clone()
     run.optimizer.step()
     torch.testing.assert_close(mol.solution()["0.weight"], theta, rtol=0, atol=0)
+
+
+def test_memory_that_is_freed_before_a_step_and_used_again(preference, beside_the_host):
+    """Where θ was when it was sent, there is something else by then: an address alone does not tell."""
+    for _ in range(20):  # an allocator gives the same address again, or not
+        model = nn.Linear(4, 300_000)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        with beside_the_host():
+            mol = eq.MultiObjective(model, eq.OMD(), preference, eq.Last(), optimizer, store="host")
+        for _ in range(2):
+            mol((model(torch.ones(1, 4)).mean() - torch.arange(3.0)).square()).backward()
+            bias = model.bias
+            for _ in range(2):
+                bias.data = bias.detach() + 1
+            theta = bias.detach().clone()
+            optimizer.step()
+            optimizer.zero_grad()
+            torch.testing.assert_close(mol.solution()["bias"], theta, rtol=0, atol=0)
 
 
 def test_what_a_module_has_is_replaced_between_two_records(preference):

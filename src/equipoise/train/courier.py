@@ -145,6 +145,7 @@ class ToHost:
         self._packs: list[Tensor] = []
         self._graphs: dict[tuple[int, ...], torch.cuda.CUDAGraph] = {}
         self._source: object = None
+        self._kept: list[Tensor] = []
         self._sent: _Sent | None = None
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="equipoise-store")
         if self._beside is not None:
@@ -188,7 +189,8 @@ class ToHost:
         source = [list(map(Tensor.data_ptr, tensors)), list(map(Tensor.stride, tensors)), list(map(_dtype, tensors))]
         if self._layout is None or source != self._source:
             self._move_to(params)
-            self._source = source
+            # Kept: memory that is in use is at no other's address, which so tells whose it is.
+            self._source, self._kept = source, [tensor.detach() for tensor in tensors]
         assert self._layout is not None  # noqa: S101
         pinned = self._device.type == "cuda"
         to = self._free.pop() if self._free else self._layout.make(torch.device("cpu"), pinned=pinned)

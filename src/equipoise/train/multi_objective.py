@@ -403,10 +403,10 @@ class MultiObjective:
             if key in found:
                 found[key] = sharded.shard_of(found[key], owner, key)
         check_tensors(found, flatten(like))
-        whole = unflatten(found, like)
-        self._record.load(whole.conversion)
-        numbers = {name: found[name].to(tensor, copy=True) for name, tensor in flatten(self._whole({})).items()}
-        self._state = self._standing(unflatten(numbers, self._whole({})))
+        with self._exactly():
+            self._record.load(unflatten(found, like).conversion)
+            numbers = {name: found[name].to(tensor, copy=True) for name, tensor in flatten(self._whole({})).items()}
+            self._state = self._standing(unflatten(numbers, self._whole({})))
         self.step, self._record.recorded = int(state["step"]), int(state["recorded"])
         self._compared, self._accumulates = state["compared"], bool(state["accumulates"])
         self._statistics, self._watch = {}, self._new_watch()
@@ -417,13 +417,14 @@ class MultiObjective:
         self._settle()
         self._device = torch.empty(0, device=device).device
         self._casts = torch.amp.is_autocast_available(self._device.type)
-        moved = {name: tensor.to(self._device) for name, tensor in flatten(self._whole({})).items()}
-        self._statistics = {name: tensor.to(self._device) for name, tensor in self._statistics.items()}
-        self._w = self._w.to(self._device)
-        whole, self._watch, self._advance = self._whole({}), self._new_watch(), self._new_stepper()
-        self._state = self._standing(unflatten(moved, whole))
-        self._params()  # torch may have replaced them
-        self._record.to(self._device, new_courier(self._store, self._device, apart=self._params.sharded))
+        with self._exactly():
+            moved = {name: tensor.to(self._device) for name, tensor in flatten(self._whole({})).items()}
+            self._statistics = {name: tensor.to(self._device) for name, tensor in self._statistics.items()}
+            self._w = self._w.to(self._device)
+            whole, self._watch, self._advance = self._whole({}), self._new_watch(), self._new_stepper()
+            self._state = self._standing(unflatten(moved, whole))
+            self._params()  # torch may have replaced them
+            self._record.to(self._device, new_courier(self._store, self._device, apart=self._params.sharded))
         self.discard()
         return self
 

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from equipoise.errors import require
 from equipoise.replay import Outcome
 
 __all__ = ["Call", "Chosen", "Mean", "Pending"]
@@ -113,6 +114,9 @@ class Pending:
         self.total = self.total + _samples(call) * call.values
         rows = _scaled(call)
         if self.rows is not None and rows is not None:
+            rule = "parameters that require grad must stay the same between the calls of a step"
+            before, now = self.rows.shape[1], rows.shape[1]
+            require(before == now, rule, f"gradients of {before} and {now} numbers")
             self.rows += rows
 
 
