@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 import equipoise as eq
+from equipoise.train.courier import Aside, ToHost
 
 FEW, MANY = 60, 2000
 """Seeds of `make test`, and of `make test-slow`."""
@@ -628,28 +629,6 @@ def compare(seed: int, late: Sequence[dict[str, str]], plain: Sequence[dict[str,
             pytest.fail("\n".join([told(seed, [entry["operation"] for entry in late[: k + 1]]), *found]))
 
 
-class Asked(NamedTuple):
-    """A job that is done when its result is asked for."""
-
-    work: Callable[[], None]
-
-    def done(self) -> bool:
-        return False
-
-    def result(self) -> None:
-        self.work()
-
-
-class AtTheLastMoment:
-    """A thread that is as late as it can be."""
-
-    def __init__(self, *_: object, **__: object) -> None:
-        pass
-
-    def submit(self, work: Callable[..., None], *args: object) -> Asked:
-        return Asked(lambda: work(*args))
-
-
 @pytest.fixture
 def play(as_cuda, as_accelerator, monkeypatch, tmp_path) -> Iterator[Callable[..., None]]:
     """Have both runs of a seed, and compare them."""
@@ -662,7 +641,7 @@ def play(as_cuda, as_accelerator, monkeypatch, tmp_path) -> Iterator[Callable[..
         captured = seed % 4 > 0
         with as_cuda() if captured else as_accelerator(), monkeypatch.context() as patched:
             if not draw_setting(seed).punctual:
-                patched.setattr("equipoise.train.courier.ThreadPoolExecutor", AtTheLastMoment)
+                patched.setattr(ToHost, "run", Aside.run)  # when it is asked for
             late = trace(seed, tmp_path / "late", chosen)
         with monkeypatch.context() as patched:  # without the short cuts that both would take
             patched.setattr("equipoise.train.recorded.Recorded._is_as_it_was", lambda _: False)
