@@ -44,8 +44,9 @@ lint: $(STAMP)
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/mypy
 
+# The slowest of these takes half a minute.
 test: lint
-	$(PY) -m pytest -n $(WORKERS) -m 'not slow'
+	$(PY) -m pytest -n $(WORKERS) -m 'not slow' -o faulthandler_timeout=300
 
 test-slow: $(STAMP)
 	$(PY) -m pytest -n $(WORKERS)
