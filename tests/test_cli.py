@@ -185,7 +185,8 @@ def test_lists_what_can_be_reproduced():
         ),
         (("reproduce", "table-hw"), "nearest: table-hv"),
         (("reproduce", "table-hv", "--preset", "texts"), "preset must be one of published, text; found 'texts'"),
-        (("reproduce", "table-text", "--preset", "published"), "table-text does not take --preset: its settings"),
+        (("reproduce", "table-text", "--preset", "published"), "table-text does not take --preset; found published;"),
+        (("reproduce", "fig-adaptive", "--preset", "text"), "fig-adaptive does not take --preset; found text;"),
         (("reproduce", "table-hv", "--workers", "0"), "workers must be at least 1; found 0"),
         (
             ("reproduce", "table-hv", "--seeds", "1"),

@@ -255,7 +255,7 @@ def federated_command(
         named("task", task, federated.tasks()),
         named("method", method, federated.known_names()),
         tuple(_integers("seeds", seeds)),
-        _preset(preset),
+        _preset(preset) or "published",
         rounds,
         Participation(fraction, dropout),
         value,
@@ -317,9 +317,7 @@ def reproduce(
         markdown,
     )
     require(workers is None or workers >= 1, "workers must be at least 1", workers)
-    own = name != "all" and items[name].own
-    require(not own or preset is None, f"{name} does not take --preset: its settings are its own", preset)
-    takes = {"workers", "device", "precision", "data"} if name == "all" else items[name].takes
+    takes = {"preset", "workers", "device", "precision", "data"} if name == "all" else items[name].takes
     for option in dataclasses.fields(Request):
         given = option.default is None and getattr(request, option.name) is not None
         heeded = option.name in takes
@@ -555,9 +553,10 @@ def _names(kind: str, text: str, known: Iterable[str]) -> tuple[str, ...]:
     return tuple(named(kind, part.strip(), known) for part in text.split(","))
 
 
-def _preset(name: str | None) -> federated.Preset:
-    require(name in {None, "published", "text"}, "preset must be one of published, text", repr(name))
-    return "text" if name == "text" else "published"
+def _preset(name: str | None) -> federated.Preset | None:
+    known: dict[str, federated.Preset] = {"published": "published", "text": "text"}
+    require(name is None or name in known, "preset must be one of published, text", repr(name))
+    return None if name is None else known[name]
 
 
 def _precision(name: str | None) -> Precision | None:

@@ -29,7 +29,7 @@ PREFERENCES = {
 def items() -> dict[str, Item]:
     """Tables by their names on the command line."""
     takes = frozenset(
-        {"methods", "seeds", "rounds", "device", "precision", "data", "json_file", "markdown_file"}
+        {"preset", "methods", "seeds", "rounds", "device", "precision", "data", "json_file", "markdown_file"}
     )  # fmt: skip
     return {
         "table-ratio": Item(
@@ -44,7 +44,7 @@ def items() -> dict[str, Item]:
 # ------------------------------------------------------------------------------- tab:ratio
 def _table_ratio(request: Request) -> None:
     page = Page(request, "table-ratio", "Weights updated with ratios of losses (tab:ratio)")
-    rows = plan.wanted(page.name, request.preset, request.rounds, request.methods)
+    rows = plan.wanted(page.name, request.settings, request.rounds, request.methods)
     found = gather(request, page.name, rows)
     titles: dict[Base, str] = {
         "first": "over the test loss of the model reported after the first round, as in the paper's table",
@@ -69,9 +69,9 @@ def _table_ratio(request: Request) -> None:
 # ------------------------------------------------------------------------------- tab:new
 def _table_preference(request: Request) -> None:
     page = Page(request, "table-preference", "Two clients and three preferences (tab:new)")
-    rows = plan.wanted(page.name, request.preset, request.rounds, request.methods)
+    rows = plan.wanted(page.name, request.settings, request.rounds, request.methods)
     provide(request, page.name, rows)
-    compared = compare_preferences(request.store, rows, request.seeds, request.preset, request.precision)
+    compared = compare_preferences(request.store, rows, request.seeds, request.settings, request.precision)
     if compared:
         page.show(_sheet(f"tab:new, {_setting(request, 'cifar-two')}", compared, PREFERENCES))
         page.say(

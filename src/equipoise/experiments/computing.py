@@ -128,7 +128,7 @@ def _put_off(request: Request, name: str, jobs: Sequence[Job]) -> None:
     group = name if name in plan.GROUPS and request.task is None else " ".join(tasks)
     more = "" if request.methods is None else f" --methods '{','.join(request.methods)}'"
     more += "" if request.seeds is None else f" --seeds {','.join(map(str, request.seeds))}"
-    more += "" if request.preset == "published" else f" --preset {request.preset}"
+    more += "" if request.settings == "published" else f" --preset {request.settings}"
     say(
         request.console,
         f"{runs} runs on CIFAR-10 ({', '.join(tasks)}) are missing and are not made now: two CPU cores would need "
@@ -140,4 +140,4 @@ def _put_off(request: Request, name: str, jobs: Sequence[Job]) -> None:
 def gather(request: Request, name: str, wanted: Sequence[Wanted]) -> list[Entry]:
     """The entries that were asked for, after computing what is missing."""
     provide(request, name, wanted)
-    return entries_of(request.store, wanted, request.seeds, request.preset, request.precision)
+    return entries_of(request.store, wanted, request.seeds, request.settings, request.precision)

@@ -19,7 +19,7 @@ def items() -> dict[str, Item]:
     """The table by its name on the command line."""
     takes = frozenset({"workers", "json_file"})
     what = "Beyond the paper: conversions, optimism and steps side by side; the default"
-    return {"table-conversions": Item("-", "-", what, _table_conversions, takes, own=True)}
+    return {"table-conversions": Item("-", "-", what, _table_conversions, takes)}
 
 
 def _table_conversions(request: Request) -> None:

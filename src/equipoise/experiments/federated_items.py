@@ -29,7 +29,7 @@ _DIGITS: dict[Metric, int] = {"accuracy": 2, "agnostic_loss": 3, "accuracy_parit
 
 def items() -> dict[str, Item]:
     """Tables and figures by their names on the command line."""
-    figure = frozenset({"task", "methods", "seeds", "rounds", "device", "precision", "data"})
+    figure = frozenset({"preset", "task", "methods", "seeds", "rounds", "device", "precision", "data"})
     table = figure | {"json_file", "markdown_file"}
     kept = table - {"task"}
     return {
@@ -50,7 +50,7 @@ def items() -> dict[str, Item]:
             "tab:ablation2", "appendix B.2", "Losses from mini-batches, all or held-out data", _table_evaluation, kept
         ),
         "table-text": Item(
-            "-", "section 4.2", "Four methods with the settings of the text", _table_text, kept, own=True
+            "-", "section 4.2", "Four methods with the settings of the text", _table_text, kept - {"preset"}
         ),
         "table-time": Item("tab:4", "appendix B.2", "Training time per round", _table_time, table),
         "table-digits": Item("-", "-", "Fifteen methods on digits: minutes, no download", _table_digits, table),
@@ -65,7 +65,7 @@ def items() -> dict[str, Item]:
 
 def wanted(request: Request, tasks: Sequence[str], methods: Sequence[str]) -> list[Wanted]:
     """Rows on tasks, those of the request if it names any."""
-    rows = plan.rows(request.task or tasks, request.methods or methods, request.preset)
+    rows = plan.rows(request.task or tasks, request.methods or methods, request.settings)
     return [one._replace(task=federated.sized(one.task, request.rounds)) for one in rows]
 
 
@@ -108,7 +108,7 @@ def _table_evaluation(request: Request) -> None:
     page = Page(
         request, "table-evaluation-data", "On what the losses for weights and dominance are taken (tab:ablation2)"
     )
-    rows = plan.wanted(page.name, request.preset, request.rounds, request.methods)
+    rows = plan.wanted(page.name, request.settings, request.rounds, request.methods)
     bases = {one.name: f"{one.row.name}, mini" for one in rows if one.column != "mini"}
     note = (
         "The paper prints no deviations here: those of the method in tab:3 are taken. With val the test set is the "
@@ -174,7 +174,7 @@ def _scores(
         page.show(_conversions(found))
     _verdict(page, found)
     _differences(page, found, bases)
-    page.finish((result for entry in found for result in entry.results), as_json(found, page.request.preset))
+    page.finish((result for entry in found for result in entry.results), as_json(found, page.request.settings))
 
 
 def _sheet(title: str, rows: Sequence[Entry]) -> Sheet:
@@ -351,7 +351,7 @@ def _table_digits(request: Request) -> None:
     say_absent(page, asked, {(entry.task, entry.row.name) for entry in found})
     if any(entry.row.output == "adaptive" for entry in found):
         page.show(_conversions(found))
-    page.finish((result for entry in found for result in entry.results), as_json(found, request.preset))
+    page.finish((result for entry in found for result in entry.results), as_json(found, request.settings))
 
 
 def _best(rows: Sequence[Entry], metric: Metric) -> Entry:
@@ -376,7 +376,7 @@ def _figure(
         say(request.console, "there is nothing to draw")
         return
     data = "-".join(dict.fromkeys(task.partition("-")[0] for task, _ in found))
-    wrote(request, figures.save(draw(found), request.out, f"{name}-{data}-{request.preset}"))
+    wrote(request, figures.save(draw(found), request.out, f"{name}-{data}-{request.settings}"))
 
 
 def _fig_all(request: Request) -> None:

@@ -37,7 +37,7 @@ class Request:
 
     console: Console
     out: Path
-    preset: Literal["published", "text"]
+    preset: Literal["published", "text"] | None = None
     json_file: Path | None = None
     workers: int | None = None
     task: tuple[str, ...] | None = None
@@ -48,6 +48,11 @@ class Request:
     precision: Precision | None = None
     data: Path | None = None
     markdown_file: Path | None = None
+
+    @property
+    def settings(self) -> Literal["published", "text"]:
+        """Those of the preset."""
+        return "published" if self.preset is None else self.preset
 
     @property
     def store(self) -> CellStore:
@@ -64,8 +69,7 @@ class Item:
         number: Its printed number.
         caption: What it shows.
         run: What makes it.
-        takes: The attributes of a request that it heeds, besides console, out and preset.
-        own: Whether its settings are its own, whatever the preset.
+        takes: The attributes of a request that it heeds, besides console and out.
     """
 
     label: str
@@ -73,7 +77,6 @@ class Item:
     caption: str
     run: Callable[[Request], None]
     takes: frozenset[str]
-    own: bool = False
 
 
 def bar(console: Console) -> Progress:

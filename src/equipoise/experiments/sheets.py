@@ -181,8 +181,8 @@ def origin(results: Iterable[Result]) -> str:
 def command(request: Request, name: str) -> str:
     """The command that shows the same."""
     words = ["equipoise", "reproduce", name]
-    if request.preset != "published":
-        words += ["--preset", request.preset]
+    if request.settings != "published":
+        words += ["--preset", request.settings]
     options: dict[str, Any] = {
         "task": request.task and ",".join(request.task),
         "methods": request.methods and ",".join(request.methods),

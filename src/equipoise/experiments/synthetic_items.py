@@ -23,7 +23,8 @@ WORKERS = 2
 
 def items() -> dict[str, Item]:
     """Tables and figures by their names on the command line."""
-    table, figure = frozenset({"workers", "json_file"}), frozenset({"workers"})
+    figure = frozenset({"preset", "workers"})
+    table, sketch = figure | {"json_file"}, frozenset[str]()
     return {
         "table-hv": Item("tab:hv", "appendix B", "Hypervolumes of 14 methods on 7 problems", _table_hv, table),
         "table-step-size": Item(
@@ -32,7 +33,7 @@ def items() -> dict[str, Item]:
         "table-excess": Item(
             "-", "section 4.1", "Claim: ExcessMTL's result is no artefact of its settings", _table_excess, table
         ),
-        "fig-adaptive": Item("fig:1", "Figure 1", "A sample run of the adaptive conversion", _fig_adaptive, figure),
+        "fig-adaptive": Item("fig:1", "Figure 1", "A sample run of the adaptive conversion", _fig_adaptive, sketch),
         "fig-vlmop2": Item("fig:2", "Figure 2", "Ten methods on VLMOP2", _fig_vlmop2, figure),
         "fig-overview": Item(
             "-", "README", "LS, TCH, AdaOMD-TCH and the library's default on VLMOP2", _fig_overview, figure
@@ -43,7 +44,7 @@ def items() -> dict[str, Item]:
             "appendix B",
             "From LS to TCH by λ's step, from STCH to OMD by optimism",
             _fig_middle_ground,
-            figure,
+            sketch,
         ),
     }
 
@@ -52,10 +53,10 @@ def items() -> dict[str, Item]:
 def _ensure(request: Request, names: Sequence[str], rows: Sequence[synthetic.Setting]) -> CellStore:
     """Compute what is missing, with a progress bar."""
     store = request.store
-    tasks = synthetic.missing(store, request.preset, names, rows)
+    tasks = synthetic.missing(store, request.settings, names, rows)
     lacking = {(task.problem, row, seed) for task in tasks for row in task.rows for seed in task.seeds}
     asked = [(name, row, seed) for name in names for row in rows for seed in synthetic.SEEDS]
-    found = [synthetic.cell_spec(request.preset, *one) for one in asked if one not in lacking]
+    found = [synthetic.cell_spec(request.settings, *one) for one in asked if one not in lacking]
     say_read(request.console, store, found, len(asked), len(lacking))
     if tasks and not found:
         say(request.console, f"{len(lacking)} runs to make; what is finished is kept in {store.folder}")
@@ -72,7 +73,7 @@ def _ensure(request: Request, names: Sequence[str], rows: Sequence[synthetic.Set
 
 
 def _table_hv(request: Request) -> None:
-    preset = request.preset
+    preset = request.settings
     store = _ensure(request, synthetic.PROBLEMS, synthetic.settings(preset))
     cells = synthetic.table(store, preset)
     console = request.console
@@ -143,7 +144,7 @@ def _rows(cells: Sequence[synthetic.TableCell]) -> Iterator[tuple[str, list[synt
 
 # ------------------------------------------------------------------------------- two claims of the appendix
 def _table_step_size(request: Request) -> None:
-    _sweep(request, synthetic.both_step_sizes(request.preset), "step-size")
+    _sweep(request, synthetic.both_step_sizes(request.settings), "step-size")
 
 
 def _table_excess(request: Request) -> None:
@@ -152,8 +153,8 @@ def _table_excess(request: Request) -> None:
 
 def _sweep(request: Request, rows: Sequence[synthetic.Setting], name: str) -> None:
     store = _ensure(request, synthetic.PROBLEMS, rows)
-    cells = synthetic.table(store, request.preset, rows=rows)
-    table = _grid(f"hypervolume, preset {request.preset}, {name}")
+    cells = synthetic.table(store, request.settings, rows=rows)
+    table = _grid(f"hypervolume, preset {request.settings}, {name}")
     for setting, row in _rows(cells):
         table.add_row(setting, *(f"{cell.mean:.4f}" for cell in row))
     request.console.print(table)
@@ -181,14 +182,14 @@ _FRONTS = {
 
 def _fig_vlmop2(request: Request) -> None:
     wanted = {name for row in _FIG2 for name in row}
-    rows = [row for row in synthetic.settings(request.preset) if row.method in wanted]
+    rows = [row for row in synthetic.settings(request.settings) if row.method in wanted]
     store = _ensure(request, ["VLMOP2"], rows)
-    found = {cell.method: figures.tensor(cell.losses) for cell in synthetic.table(store, request.preset, ["VLMOP2"])}
+    found = {cell.method: figures.tensor(cell.losses) for cell in synthetic.table(store, request.settings, ["VLMOP2"])}
     problem = VLMOP2()
     panels = [[(problem, method, found[method]) for method in row] for row in _FIG2]
     titles = {"OMDgd-TCH": "OMD-TCH", "AdaOMDgd-TCH": "AdaOMD-TCH"}
     figure = figures.front_grid(panels, preference.linspace(synthetic.PREFERENCES), titles)
-    wrote(request, figures.save(figure, request.out, f"fig-vlmop2-{request.preset}"))
+    wrote(request, figures.save(figure, request.out, f"fig-vlmop2-{request.settings}"))
 
 
 _OVERVIEW = {
@@ -201,16 +202,16 @@ _OVERVIEW = {
 
 def _fig_overview(request: Request) -> None:
     ours = methods()["equipoise"]
-    rows = [row for row in synthetic.settings(request.preset) if row.method in _OVERVIEW]
+    rows = [row for row in synthetic.settings(request.settings) if row.method in _OVERVIEW]
     rows.append(synthetic.Setting("equipoise", ours.weighting, ours.conversion, 0.02))
     store = _ensure(request, ["VLMOP2"], rows)
     problem, weights = VLMOP2(), preference.linspace(synthetic.PREFERENCES)
-    cells = {cell.method: cell for cell in synthetic.table(store, request.preset, ["VLMOP2"], rows)}
+    cells = {cell.method: cell for cell in synthetic.table(store, request.settings, ["VLMOP2"], rows)}
     panels = [[(problem, method, figures.tensor(cells[method].losses)) for method in _OVERVIEW]]
     titles = {method: f"{title}\n{_off(cells[method].imbalance)}" for method, title in _OVERVIEW.items()}
     figure = figures.front_grid(panels, weights, titles, size=1.6)
     figure.axes[0].set(xticks=(0, 0.5, 1), yticks=(0, 0.5, 1))  # shared by all panels
-    wrote(request, figures.save(figure, request.out, f"fig-overview-{request.preset}"))
+    wrote(request, figures.save(figure, request.out, f"fig-overview-{request.settings}"))
 
 
 def _off(imbalance: float) -> str:
@@ -221,17 +222,17 @@ def _off(imbalance: float) -> str:
 
 
 def _fig_fronts(request: Request) -> None:
-    store = _ensure(request, synthetic.PROBLEMS, synthetic.settings(request.preset))
-    found = {(c.method, c.problem): figures.tensor(c.losses) for c in synthetic.table(store, request.preset)}
+    store = _ensure(request, synthetic.PROBLEMS, synthetic.settings(request.settings))
+    found = {(c.method, c.problem): figures.tensor(c.losses) for c in synthetic.table(store, request.settings)}
     for name, names in _FRONTS.items():
         panels = [
-            [(synthetic.problem_of(problem, request.preset), method, found[method, problem]) for method in names]
+            [(synthetic.problem_of(problem, request.settings), method, found[method, problem]) for method in names]
             for problem in synthetic.PROBLEMS
         ]
         figure = figures.front_grid(panels, preference.linspace(synthetic.PREFERENCES), size=1.6)
         for row, problem in zip(figure.axes[:: len(names)], synthetic.PROBLEMS, strict=True):
             row.set_ylabel(f"{problem}\n$f_2$")
-        wrote(request, figures.save(figure, request.out, f"{name}-{request.preset}"))
+        wrote(request, figures.save(figure, request.out, f"{name}-{request.settings}"))
 
 
 def _fig_middle_ground(request: Request) -> None:
