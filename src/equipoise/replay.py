@@ -1,11 +1,8 @@
 """Functions of a state as captured CUDA graphs: hundreds of small kernels for the price of one launch."""
 
-import gc
-import threading
 import weakref
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from typing import Any, Generic, Literal, NamedTuple, Protocol, TypeVar
+from collections.abc import Callable, Sequence
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 import torch
 from torch import Tensor
@@ -13,19 +10,9 @@ from torch.utils import _pytree as trees
 
 from equipoise.errors import require
 from equipoise.host import Fetched, fetch
+from equipoise.streams import Beside, capture
 
-__all__ = [
-    "Beside",
-    "Eager",
-    "Outcome",
-    "Resident",
-    "Step",
-    "Stepper",
-    "capture",
-    "capture_at_once",
-    "captures",
-    "steady",
-]
+__all__ = ["Eager", "Outcome", "Resident", "Step", "Stepper", "steady"]
 
 S = TypeVar("S")
 T = TypeVar("T")
@@ -69,11 +56,6 @@ class Stepper(Protocol[S]):
         ...
 
 
-def captures(device: torch.device) -> bool:
-    """Whether the work of a device can be captured."""
-    return device.type == "cuda"
-
-
 def steady(before: object, after: object) -> bool:
     """Whether a state is made of tensors on one device, and the one after it of the same: names, shapes and dtypes."""
     (left, structure), (right, other) = trees.tree_flatten(before), trees.tree_flatten(after)
@@ -106,59 +88,6 @@ class Eager(Generic[S]):
     def own(self, state: T) -> T:
         """It is its own."""
         return state
-
-
-_STREAMS: dict[tuple[int, torch.device, str], torch.cuda.Stream] = {}
-"""A thread needs few streams, however many runs it makes, and a device has few queues for them."""
-
-
-def _stream(device: torch.device, purpose: str, priority: int = 0) -> torch.cuda.Stream:
-    key = threading.get_ident(), device, purpose
-    if key not in _STREAMS:
-        _STREAMS[key] = torch.cuda.Stream(device, priority=priority)  # type: ignore[no-untyped-call]
-    return _STREAMS[key]
-
-
-class Beside:
-    """A stream beside the current one of a CUDA device. What it is given in a `with` comes after what that has so far.
-
-    A step has no time for `torch.cuda.current_stream` and `torch.cuda.stream`, which make new objects.
-
-    Args:
-        device: The device.
-        purpose: All of one purpose that a thread makes are the same stream.
-    """
-
-    def __init__(self, device: torch.device, purpose: Literal["numbers", "copies"]) -> None:
-        # Streams share the few queues of a device. One of the same priority may be in the queue of the current stream,
-        # where each waits for the other; of work as small as this the current one hardly notices the priority.
-        self.stream = _stream(device, purpose, -1)
-        self._index: int = self.stream.device_index
-        self._given = torch.cuda.Event()  # type: ignore[no-untyped-call]
-        self._known: tuple[int, torch.cuda.Stream] | None = None
-        self._before: tuple[int, torch.cuda.Stream] | None = None
-
-    def current(self) -> torch.cuda.Stream:
-        """The current stream of the device."""
-        number = torch._C._cuda_getCurrentRawStream(self._index)
-        if self._known is None or self._known[0] != number:
-            self._known = number, torch.cuda.current_stream(self._index)
-        return self._known[1]
-
-    def __enter__(self) -> torch.cuda.Stream:
-        now = self.current()
-        self._given.record(now)
-        self.stream.wait_event(self._given)
-        self._before = torch.cuda.current_device(), now
-        torch.cuda.set_stream(self.stream)
-        return self.stream
-
-    def __exit__(self, *_: object) -> None:
-        assert self._before is not None  # noqa: S101
-        device, now = self._before
-        torch.cuda.set_stream(now)
-        if device != self._index:  # setting a stream sets its device
-            torch.cuda.set_device(device)
 
 
 class _Place(Generic[S]):
@@ -286,50 +215,3 @@ def _copy(into: list[Tensor], tensors: list[Tensor]) -> None:
     for dtype in dict.fromkeys(x.dtype for x in into):
         chosen = [k for k, x in enumerate(into) if x.dtype == dtype]
         torch._foreach_copy_([into[k] for k in chosen], [tensors[k] for k in chosen])
-
-
-def capture(work: Callable[[], None], device: torch.device, pool: Any = None) -> torch.cuda.CUDAGraph:  # noqa: ANN401
-    """Work as a CUDA graph. It is done three times first, as lazy initialisation cannot be captured.
-
-    Args:
-        work: What to do.
-        device: Where.
-        pool: Of which memory; its own if none is given.
-    """
-    with torch.cuda.device(device):
-        side = _stream(device, "capturing")
-        side.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(side):
-            for _ in range(3):
-                work()
-        torch.cuda.current_stream().wait_stream(side)
-        torch.cuda.synchronize()
-        graph = torch.cuda.CUDAGraph()
-        # Other threads, such as one that pins memory for a loader, may go on meanwhile.
-        with _uncollected(), torch.cuda.graph(graph, pool=pool, stream=side, capture_error_mode="thread_local"):
-            work()
-    return graph
-
-
-def capture_at_once(work: Callable[[], None], device: torch.device) -> torch.cuda.CUDAGraph:
-    """Work as a CUDA graph, without doing it first: nobody waits."""
-    graph = torch.cuda.CUDAGraph()
-    with _uncollected(), torch.cuda.stream(_stream(device, "capturing")):
-        graph.capture_begin(capture_error_mode="thread_local")
-        try:
-            work()
-        finally:
-            graph.capture_end()
-    return graph
-
-
-@contextmanager
-def _uncollected() -> Iterator[None]:
-    """Without a collection, which may end runs and so wait for streams: none may be waited for during a capture."""
-    collects = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if collects:
-            gc.enable()

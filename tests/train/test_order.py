@@ -13,7 +13,8 @@ from torch import Tensor
 
 import equipoise as eq
 from equipoise.host import Fetched
-from equipoise.replay import Beside, Resident
+from equipoise.replay import Resident
+from equipoise.streams import Beside
 from equipoise.train.archive import Archive
 from equipoise.train.courier import Job, ToHost
 

@@ -22,7 +22,7 @@ from equipoise.federated.local import (
 from equipoise.federated.models import Model
 from equipoise.federated.sequential import Sequential
 from equipoise.federated.splits import ClientData
-from equipoise.replay import capture
+from equipoise.streams import capture
 
 __all__ = ["Graphed"]
 

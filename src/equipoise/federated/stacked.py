@@ -23,7 +23,7 @@ from equipoise.federated.local import (
 )
 from equipoise.federated.models import normalizes
 from equipoise.federated.splits import ClientData, Samples
-from equipoise.replay import capture
+from equipoise.streams import capture
 
 __all__ = ["Stackable", "Stacked"]
 

@@ -19,8 +19,9 @@ from equipoise.conversion.protocol import Params, check_record, record_dtype
 from equipoise.conversion.store import mean_of, shares
 from equipoise.errors import StoreError
 from equipoise.host import Fetched
-from equipoise.replay import Eager, Resident, Stepper, captures
+from equipoise.replay import Eager, Resident, Stepper
 from equipoise.state import flatten, unflatten
+from equipoise.streams import captures
 from equipoise.train.courier import Courier, Held, Job
 from equipoise.train.slots import Numbers, Slots, carry_out
 

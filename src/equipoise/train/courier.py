@@ -15,7 +15,7 @@ from torch import Tensor
 
 from equipoise.conversion.protocol import Params, marks
 from equipoise.host import done, reach
-from equipoise.replay import Beside, capture_at_once, captures
+from equipoise.streams import Beside, capture_at_once, captures
 from equipoise.train.copies import Copy, Layout
 from equipoise.train.gradients import ungraphed
 

@@ -14,8 +14,9 @@ from equipoise.conversion import Adaptive, Conversion
 from equipoise.conversion.protocol import record_dtype
 from equipoise.errors import StateMismatchError, require
 from equipoise.registry import Method, resolve
-from equipoise.replay import Eager, Outcome, Resident, Stepper, captures, steady
+from equipoise.replay import Eager, Outcome, Resident, Stepper, steady
 from equipoise.state import flatten, unflatten
+from equipoise.streams import captures
 from equipoise.train import arguments, recorded, sharded
 from equipoise.train.checkpoint import check_configuration, check_tensors, describe
 from equipoise.train.distributed import Group, Seen, everywhere, mean_losses, mean_rows
