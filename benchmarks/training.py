@@ -4,11 +4,12 @@
     python benchmarks/training.py --device cuda [--only "batch 260"] [--check] [--json FILE]
     python benchmarks/training.py [--device cuda] --store host [--check] [--json FILE]
 
-Every candidate has its own copy of one model and takes its turn at every step, on the same batches. A ratio is one of
-medians; its range is that of the medians over the fifths of the run. On the CPU the time is processor time of one
-thread, since the machine may be shared; on a CUDA device it is wall time of short blocks of steps. Batches are
-drawn anew for every step, with labels that can be learnt: as in any training, losses fall slowly and are noisy, so that
-hardly an iterate of ten objectives dominates another. The archive is full before anything is measured.
+Every candidate has its own copy of one model and takes its turn at every step, on the same batches. A ratio is the
+median of those of one turn each, as a machine may be slower for a while; its range is that of the medians over the
+fifths of the run. On the CPU the time is processor time of one thread, since the machine may be shared; on a CUDA
+device it is wall time of short blocks of steps. Batches are drawn anew for every step, with labels that can be learnt:
+as in any training, losses fall slowly and are noisy, so that hardly an iterate of ten objectives dominates another. The
+archive is full before anything is measured.
 
 TorchJD's methods are measured where it is installed: STCH as a scalarisation, MGDA and UPGrad by their Jacobian
 (`autojac`) and by their Gramian (`autogram`); UPGrad needs `torchjd[quadprog_projector]`.
@@ -56,6 +57,8 @@ from equipoise.train.slots import on_device
 SLOTS = 8
 ARCHIVE = eq.Adaptive(power=4, capacity=SLOTS)
 OURS = "OMD, Adaptive(capacity=8)"
+BLOCK = 5
+"""Steps of a turn on a CUDA device, between two waits for it."""
 HOST_BOUND = 0.9
 """Beyond this part of a step's time the device has idle moments, and what the host does more is seen in full."""
 
@@ -280,20 +283,20 @@ def compared(times: dict[str, list[float]], task: Task, limit: float | None) -> 
 
 def ratio(task: Task, name: str, times: list[float], base: list[float], limit: float | None) -> Row:
     parts = min(5, len(base))
-    fifths = [statistics.median(times[k::parts]) / statistics.median(base[k::parts]) for k in range(parts)]
-    top = statistics.median(times)
-    whole, note = top / statistics.median(base), f"{1e3 * top:.4g} ms"
-    return Row(task.title, name, whole, min(fifths), max(fifths), at_most=limit, note=note)
+    pairs = [ours / theirs for ours, theirs in zip(times, base, strict=True)]
+    fifths = [statistics.median(pairs[k::parts]) for k in range(parts)]
+    note = f"{1e3 * statistics.median(times):.4g} ms"
+    return Row(task.title, name, statistics.median(pairs), min(fifths), max(fifths), at_most=limit, note=note)
 
 
 def cost(task: Task, limit: float | None, rounds: int, slow: int) -> Iterator[Row]:
     """Cheap candidates take turns for all rounds; then those with a backward pass per objective, for `slow`."""
-    block = 1 if task.device.type == "cpu" else 20
+    block = 1 if task.device.type == "cpu" else BLOCK
     cheap: dict[str, Step] = {"LS": linear(task), OURS: shell(task, eq.OMD("adaptive"), ARCHIVE)}
     dear: dict[str, Step] = {"equipoise MGDA": shell(task, eq.MGDA(), eq.Last())} if slow > 0 else {}
     for name, step in peers(task, gramian=slow > 0):
         (cheap if name.endswith("STCH") else dear)[name] = step
-    take_turns(cheap, task, 1, block)
+    take_turns(cheap, task, 1 if task.device.type == "cpu" else 4, block)
     if task.device.type == "cuda":
         yield host_share(cheap["LS"], task)
     yield from compared(take_turns(cheap, task, rounds, block), task, limit)
@@ -565,9 +568,9 @@ def stores_on_cuda(task: Task, rounds: int) -> Iterator[Row]:
         yield Row(task.title, f"added on the device, {store}", added, added, added, "copies", at_most=allowed)
     steps = {store: shell(task, eq.OMD("adaptive"), ARCHIVE, store) for store in ("device", "host")}
     steps["LS"] = linear(task)
-    take_turns(steps, task, 1, 20)
+    take_turns(steps, task, 4, BLOCK)
     yield host_share(steps["LS"], task)
-    times = take_turns(steps, task, rounds, 20)
+    times = take_turns(steps, task, rounds, BLOCK)
     for ours, base, limit in (("device", "LS", None), ("host", "LS", None), ("host", "device", 1.05)):
         yield ratio(task, f"step, {ours} over {base}", times[ours], times[base], limit)
 
@@ -620,7 +623,7 @@ def measure_stores(device: torch.device, *, quick: bool, only: str) -> Iterator[
         yield late_archive(fully_connected(device, 10, 8), store="host")
     for task in residuals(device):
         if only in task.title:
-            yield from stores_on_cuda(task, 5 if quick else 15)
+            yield from stores_on_cuda(task, 20 if quick else 60)
 
 
 # ------------------------------------------------------------------------------- the table
@@ -644,7 +647,7 @@ def measure(device: torch.device, *, quick: bool, only: str) -> Iterator[Row]:
         ]
         plans += [] if quick else [Plan(residual(device, 13), 1.05, 7, 0)]
     else:
-        rounds = 5 if quick else 15
+        rounds = 20 if quick else 60
         first, *others = residuals(device)
         plans = [Plan(first, 1.02, rounds, 0 if quick else 3), *(Plan(other, 1.02, rounds, 0) for other in others)]
         plans += [Plan(fully_connected(device, 10, 64), None, rounds, 0)]

@@ -76,12 +76,14 @@ class _Trial:
     def _time(self, stream: torch.cuda.Stream | None) -> float:
         self._enlarge(16)  # the host is ahead then
         with _timed() as time:
-            self._enlarge(8)
+            self._enlarge(40)
             if stream is not None:
                 stream.wait_stream(torch.cuda.current_stream())
                 with torch.cuda.stream(stream):
                     self._graph.replay()
-            self._enlarge(32)
+            self._enlarge(100)  # beside which the small ones are done by then; or, in turn, a part of them
+            if stream is not None:
+                torch.cuda.current_stream().wait_stream(stream)
         return time()
 
     def _enlarge(self, times: int) -> None:

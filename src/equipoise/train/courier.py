@@ -156,14 +156,16 @@ class ToHost:
         """Begin to copy θ; whatever is written to it before `hold` is noticed there, unless through `.data`."""
         if self.sends:
             self._drop()
-            self._sent = _Sent(self._begin(params), params, marks(params))
+            now = marks(params)
+            self._sent = _Sent(self._begin(params, now[0]), params, now)
 
     def hold(self, params: Params) -> Held:
         """The copy that was sent, if θ is still the same; else one made now."""
-        if self._sent is not None and (self._sent.params is not params or self._sent.marks != marks(params)):
+        now = marks(params)
+        if self._sent is not None and (self._sent.params is not params or self._sent.marks != now):
             self._drop()
         sent, self._sent = self._sent, None
-        held = self._begin(params) if sent is None else sent.held
+        held = self._begin(params, now[0]) if sent is None else sent.held
         if self._beside is not None and held.copied is not None:  # from here on θ may be overwritten
             self._beside.current().wait_event(held.copied)
         return held
@@ -183,10 +185,10 @@ class ToHost:
         if sent is not None:
             self.release(sent.held)
 
-    def _begin(self, params: Params) -> Held:
+    def _begin(self, params: Params, addresses: list[int]) -> Held:
         """A copy on its way, beside the current stream and after what that was given so far."""
         tensors = list(params.values())
-        source = [list(map(Tensor.data_ptr, tensors)), list(map(Tensor.stride, tensors)), list(map(_dtype, tensors))]
+        source = [addresses, list(map(Tensor.stride, tensors)), list(map(_dtype, tensors))]
         if self._layout is None or source != self._source:
             self._move_to(params)
             # Kept: memory that is in use is at no other's address, which so tells whose it is.

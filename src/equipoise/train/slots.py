@@ -19,6 +19,9 @@ __all__ = ["InMemory", "Numbers", "Slots", "blend", "carry_out", "on_device", "o
 
 K = TypeVar("K", bound=Hashable)
 
+LARGE = 1 << 20
+"""Elements from which on a tensor keeps a device busy; a launch for several has too few threads for such."""
+
 
 class Numbers(NamedTuple):
     """A plan for one model, as numbers on the host."""
@@ -85,14 +88,15 @@ def blend(old: Mapping[K, Tensor], new: Mapping[K, Tensor], mix: float) -> None:
     """In place old + mix (new − old); what cannot be averaged becomes the new."""
     averaged = [name for name, tensor in old.items() if tensor.is_floating_point()] if mix < 1 else []
     replaced = list(old.keys() - averaged) if len(averaged) < len(old) else []
-    alike: list[K] = []
-    other: list[K] = []
+    together: list[K] = []
+    alone: list[K] = []
     for name in averaged:
-        (alike if new[name].dtype == old[name].dtype else other).append(name)
+        alike = new[name].dtype == old[name].dtype
+        (together if alike and old[name].numel() < LARGE else alone).append(name)
     with ungraphed():
-        if alike:
-            torch._foreach_lerp_([old[name] for name in alike], [new[name] for name in alike], mix)
-        for name in other:  # one by one: no second copy of all of them
+        if together:
+            torch._foreach_lerp_([old[name] for name in together], [new[name] for name in together], mix)
+        for name in alone:  # no second copy of all of them
             old[name].lerp_(new[name].to(old[name].dtype), mix)
         if replaced:
             torch._foreach_copy_([old[name] for name in replaced], [new[name] for name in replaced])
