@@ -1,7 +1,6 @@
 """Streams of a CUDA device beside the one that is trained on, and work captured for them: many kernels, one launch."""
 
 import gc
-import statistics
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -19,14 +18,12 @@ def captures(device: torch.device) -> bool:
 
 _STREAMS: dict[tuple[int, torch.device, str], torch.cuda.Stream] = {}
 """A thread needs few streams, however many runs it makes, and a device has few queues for them."""
-CANDIDATES = 8
-"""Of so many streams one is chosen."""
 
 
-def _stream(device: torch.device, purpose: str, choose: Callable[[torch.device], torch.cuda.Stream]) -> Any:  # noqa: ANN401
+def _stream(device: torch.device, purpose: str, make: Callable[[torch.device], torch.cuda.Stream]) -> torch.cuda.Stream:
     key = threading.get_ident(), device, purpose
     if key not in _STREAMS:
-        _STREAMS[key] = choose(device)
+        _STREAMS[key] = make(device)
     return _STREAMS[key]
 
 
@@ -34,75 +31,37 @@ def _any(device: torch.device) -> torch.cuda.Stream:
     return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
 
-def _independent(device: torch.device) -> torch.cuda.Stream:
-    """A stream whose work does not hold up that of the current one, if there is such a one.
+def _introduced(device: torch.device) -> torch.cuda.Stream:
+    """A stream of high priority whose first work comes while the current one is busy.
 
-    Streams share the few queues of a device. In one queue the kernels of a stream that has many small ones and those of
-    a training are done in turn, although neither needs the other. Which queue a stream gets depends on which were in
-    use before, and nothing tells: so it is tried. The priority is for what is small to be done at once.
+    Many small kernels of one stream may be done in turn with the large ones of another, although neither waits for the
+    other: probably since streams share the few queues of a device, and nothing tells which. With streams that began
+    beside a busy one this was seen once, with others often: docs/training.md has the numbers.
     """
-    streams = [torch.cuda.Stream(device, priority=-1) for _ in range(CANDIDATES)]  # type: ignore[no-untyped-call]
+    stream: torch.cuda.Stream = torch.cuda.Stream(device, priority=-1)  # type: ignore[no-untyped-call]
     with torch.cuda.device(device), torch.no_grad():
-        trial = _Trial(device)
-        return next((stream for stream in streams if trial(stream)), streams[0])
+        large, small = torch.zeros(1 << 23, device=device), torch.zeros(1, device=device)
 
+        def many() -> None:
+            for _ in range(200):
+                small.add_(1)
 
-class _Trial:
-    """Whether a stream holds up the current one: large kernels there, and many small ones here, as a captured graph.
+        def long(times: int) -> None:
+            for _ in range(times):
+                large.add_(1)
 
-    Args:
-        device: The current one.
-    """
-
-    def __init__(self, device: torch.device) -> None:
-        self._large, self._small = torch.zeros(1 << 23, device=device), torch.zeros(1, device=device)
-        self._small.add_(1)
-        self._graph = capture_at_once(self._chain, device)
-        self._lasts = min(self._alone() for _ in range(3))
-        self._usual = min(self._time(None) for _ in range(4))
-
-    def __call__(self, stream: torch.cuda.Stream) -> bool:
-        return statistics.median(self._time(stream) for _ in range(3)) - self._usual < self._lasts / 2
-
-    def _chain(self) -> None:
-        for _ in range(200):
-            self._small.add_(1)
-
-    def _alone(self) -> float:
-        with _timed() as time:
-            self._graph.replay()
-        return time()
-
-    def _time(self, stream: torch.cuda.Stream | None) -> float:
-        self._enlarge(16)  # the host is ahead then
-        with _timed() as time:
-            self._enlarge(40)
-            if stream is not None:
-                stream.wait_stream(torch.cuda.current_stream())
-                with torch.cuda.stream(stream):
-                    self._graph.replay()
-            self._enlarge(100)  # beside which the small ones are done by then; or, in turn, a part of them
-            if stream is not None:
-                torch.cuda.current_stream().wait_stream(stream)
-        return time()
-
-    def _enlarge(self, times: int) -> None:
-        for _ in range(times):
-            self._large.add_(1)
-
-
-@contextmanager
-def _timed() -> Iterator[Callable[[], float]]:
-    """How long the current stream takes for what it is given, in milliseconds."""
-    begun, ended = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
-    begun.record()
-
-    def time() -> float:
+        small.add_(1)
+        graph = capture_at_once(many, device)
+        graph.replay()
+        for _ in range(3):
+            torch.cuda.synchronize()
+            long(24)
+            stream.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(stream):
+                graph.replay()
+            long(32)
         torch.cuda.synchronize()
-        return float(begun.elapsed_time(ended))
-
-    yield time
-    ended.record()
+    return stream
 
 
 class Beside:
@@ -116,7 +75,7 @@ class Beside:
     """
 
     def __init__(self, device: torch.device, purpose: Literal["numbers", "copies"]) -> None:
-        self.stream: torch.cuda.Stream = _stream(device, purpose, _independent)
+        self.stream = _stream(device, purpose, _introduced)
         self._index: int = self.stream.device_index
         self._given = torch.cuda.Event()  # type: ignore[no-untyped-call]
         self._known: tuple[int, torch.cuda.Stream] | None = None

@@ -199,7 +199,7 @@ def stand_in(monkeypatch: pytest.MonkeyPatch) -> Device:
     monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: (0, 0))
     monkeypatch.setattr(torch._C, "_cuda_getCurrentRawStream", lambda _: device.current, raising=False)
     monkeypatch.setattr("equipoise.streams._STREAMS", {})
-    monkeypatch.setattr("equipoise.streams._independent", lambda _: Stream(device))
+    monkeypatch.setattr("equipoise.streams._introduced", lambda _: Stream(device))
     monkeypatch.setattr("equipoise.replay.capture", capture)
     monkeypatch.setattr("equipoise.train.courier.capture_at_once", lambda work, _: Graph(work))
     return device
