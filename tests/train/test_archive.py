@@ -11,7 +11,7 @@ import equipoise as eq
 from equipoise.state import flatten
 from equipoise.train.archive import Archive
 from equipoise.train.courier import Aside, ToHost
-from equipoise.train.slots import InMemory, Numbers, carry_out, on_device, on_host
+from equipoise.train.slots import InMemory, Numbers, blend, carry_out, on_device, on_host
 
 CPU = torch.device("cpu")
 
@@ -139,3 +139,17 @@ def test_other_dtypes_are_converted_one_by_one():
     carry_out(Numbers(0, 0, 0.0, 0, 0.25), new, old)
     assert old.read(0)["a"].tolist() == [0.25] * 3
     assert old.read(0)["b"].tolist() == [0.75] * 2
+
+
+@pytest.mark.parametrize("mix", [0.3, 0.8, 1.0])
+def test_large_tensors_are_blended_as_small_ones_are(mix, monkeypatch):
+    found = []
+    for large in (1, 5, 1 << 20):
+        monkeypatch.setattr("equipoise.train.slots.LARGE", large)
+        old = {name: tensor.float() if name == "half" else tensor for name, tensor in params(0).items()}
+        blend(old, params(1), mix)
+        found.append(old)
+    assert all(torch.equal(old[name], found[0][name]) for old in found for name in old)
+    assert found[0]["count"].item() == 1
+    expected = torch.lerp(params(0)["weight"], params(1)["weight"], mix)
+    torch.testing.assert_close(found[0]["weight"], expected, rtol=0, atol=0)
