@@ -27,10 +27,6 @@ def _stream(device: torch.device, purpose: str, make: Callable[[torch.device], t
     return _STREAMS[key]
 
 
-def _any(device: torch.device) -> torch.cuda.Stream:
-    return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
-
-
 def _introduced(device: torch.device) -> torch.cuda.Stream:
     """A stream of high priority whose first work comes while the current one is busy.
 
@@ -113,7 +109,7 @@ def capture(work: Callable[[], None], device: torch.device, pool: Any = None) ->
         pool: Of which memory; its own if none is given.
     """
     with torch.cuda.device(device):
-        side = _stream(device, "capturing", _any)
+        side = _stream(device, "capturing", torch.cuda.Stream)
         side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side):
             for _ in range(3):
@@ -130,7 +126,7 @@ def capture(work: Callable[[], None], device: torch.device, pool: Any = None) ->
 def capture_at_once(work: Callable[[], None], device: torch.device) -> torch.cuda.CUDAGraph:
     """Work as a CUDA graph, without doing it first: nobody waits."""
     graph = torch.cuda.CUDAGraph()
-    with _uncollected(), torch.cuda.stream(_stream(device, "capturing", _any)):
+    with _uncollected(), torch.cuda.stream(_stream(device, "capturing", torch.cuda.Stream)):
         graph.capture_begin(capture_error_mode="thread_local")
         try:
             work()
