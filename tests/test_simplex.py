@@ -513,15 +513,18 @@ def test_a_floor_that_does_not_fit_the_dual_set_is_refused():
 def test_pnorm_by_hand():
     # m = 4, uniform, s = e_1, η = .5, q = 2 ln 4.
     s = vector(1.0, 0.0, 0.0, 0.0)
-    p, q = PNorm().exponents(4)
-    assert q == pytest.approx(2.7725887, abs=1e-7)
-    assert 1 / p + 1 / q == pytest.approx(1)
-    new = PNorm().step(PNorm().start(s), s, 0.5)
+    q = 2 * math.log(4)
+    mirror = PNorm(q / (q - 1))
+    assert mirror.exponents(4)[1] == pytest.approx(2.7725887, abs=1e-7)
+    new = mirror.step(mirror.start(s), s, 0.5)
     torch.testing.assert_close(new, vector(0.71291776, *[0.09569408] * 3), rtol=0, atol=5e-9)
 
 
 def test_pnorm_exponents():
-    assert PNorm().exponents(2) == (2.0, 2.0)  # q = 2 ln 2 < 2 is not allowed
+    assert PNorm().exponents(7) == (2.0, 2.0)  # Euclidean has the smallest bound up to m = 7
+    p, q = PNorm().exponents(8)
+    assert q == pytest.approx(math.log(8) + math.sqrt(math.log(8) * (math.log(8) - 2)))
+    assert 1 / p + 1 / q == pytest.approx(1)
     assert PNorm(1.25).exponents(9)[1] == pytest.approx(5.0)
 
 

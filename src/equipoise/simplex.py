@@ -408,14 +408,15 @@ class PNorm:
     that makes the sum one. Zeros are allowed and can grow again, unlike in Entropic.
 
     Attributes:
-        p: The exponent; None takes q = max(2, 2 ln m), the best for m objectives.
+        p: The exponent; None takes the q ≥ 2 of the smallest regret bound, which grows with m^(1/q)·√(q−1):
+            q = ln m + √(ln m (ln m − 2)) from m = 8 on, and q = 2, which is Euclidean, up to m = 7.
 
     Examples:
         >>> eq.PNorm().exponents(2)  # with few objectives it is Euclidean
         (2.0, 2.0)
         >>> p, q = eq.PNorm().exponents(1000)
         >>> round(p, 3), round(q, 3)
-        (1.078, 13.816)
+        (1.085, 12.73)
     """
 
     p: Number | None = None
@@ -429,7 +430,8 @@ class PNorm:
     def exponents(self, m: int) -> tuple[Number, Number]:
         """(p, q) for m coordinates, 1/p + 1/q = 1."""
         if self.p is None:
-            q = max(2.0, 2.0 * math.log(m))
+            log = math.log(m)
+            q = 2.0 if log <= 2.0 else log + math.sqrt(log * (log - 2.0))
             return q / (q - 1.0), q
         return self.p, self.p / (self.p - 1.0)
 

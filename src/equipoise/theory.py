@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from equipoise.errors import require
+from equipoise.simplex import PNorm
 
 __all__ = [
     "Constants",
@@ -127,16 +128,14 @@ def best_p(m: int) -> float:
     """The exponent p = q/(q−1) of the smallest p-norm bound for λ, which is O(√ln m).
 
     That bound grows with m^(1/q)·√(q−1). Over q ≥ 2 it is smallest at q = ln m + √(ln m (ln m − 2)),
-    and at q = 2, which is PGD, up to m = 7. The paper's q = 2 ln m minimises m^(1/q)·√q.
+    and at q = 2, which is PGD, up to m = 7; `PNorm()` takes the same. The paper's q = 2 ln m minimises m^(1/q)·√q.
 
     Examples:
         >>> eq.theory.best_p(2), round(eq.theory.best_p(1000), 3)
         (2.0, 1.085)
     """
     _require_count("m", m)
-    log = math.log(m)
-    q = 2.0 if log <= 2.0 else log + math.sqrt(log * (log - 2.0))
-    return q / (q - 1.0)
+    return float(PNorm().exponents(m)[0])
 
 
 def theta_constants(d: int, R: float, *, norm: Norm = "inf", p: float = 2.0) -> Constants:

@@ -64,9 +64,10 @@ def test_groupdro_with_its_adjustment_by_hand():
 
 
 def test_pnorm_by_hand():
-    # with gains e_1.
+    # with gains e_1 and q = 2 ln 4.
+    q = 2 * math.log(4)
     uniform = torch.full((4,), 0.25, dtype=torch.float64)
-    found = weights_after(eq.OMD(0.5, eq.PNorm()), [vector(4.0, 0.0, 0.0, 0.0)], uniform)
+    found = weights_after(eq.OMD(0.5, eq.PNorm(q / (q - 1))), [vector(4.0, 0.0, 0.0, 0.0)], uniform)
     assert found == pytest.approx([0.71291776, 0.09569408, 0.09569408, 0.09569408], abs=5e-9)
 
 
