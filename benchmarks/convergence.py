@@ -36,7 +36,7 @@ from equipoise.batch import Number
 from equipoise.problems import Needle, Planted
 from equipoise.problems.convex import Bounds
 from equipoise.simplex import Mirror
-from equipoise.theory import Geometry, Guarantee, best_p, sample_objectives
+from equipoise.theory import Geometry, Guarantee, best_p, sample_objectives, suffix_confidence, suffix_excess
 
 SLOPE = -0.45
 """The check: the gap falls at least like T^SLOPE, where the theorems say T^(-1/2)."""
@@ -513,6 +513,161 @@ def sweeps(plan: Plan) -> Iterator[Sweep]:
             yield Sweep(name, m, plan.fixed, scales, tuple(gaps[:-1]), gaps[-1], bound)
 
 
+# ------------------------------------------------------------------------------- Suffix and Adaptive under noise
+DELTA = 0.05
+"""The bound of Theorem S may be exceeded in this share of the runs."""
+
+
+def block_starts(T: int, capacity: int, power: float) -> list[int]:
+    """The first steps of the time blocks of `Suffix` after T steps, counted from 1, written naively."""
+    weights: list[float] = []
+    starts: list[int] = []
+    for t in range(1, T + 1):
+        weights.append(float(t) ** power)
+        starts.append(t)
+        if len(weights) > capacity:
+            costs = [
+                ((weights[i] + weights[i + 1]) / (weights[-1] + sum(weights[i + 2 :])), i)
+                for i in range(len(weights) - 1)
+            ]
+            i = min(costs)[1]
+            weights[i] += weights.pop(i + 1)
+            starts.pop(i + 1)
+    return starts
+
+
+class Noisy(NamedTuple):
+    """Runs on two convex objectives with noisy losses; R runs of T steps."""
+
+    points: Tensor
+    """θ⁽ᵗ⁾, (R, T, 2)."""
+    exact: Tensor
+    """f(θ⁽ᵗ⁾), (R, T, 2)."""
+    measured: Tensor
+    """f(θ⁽ᵗ⁾) with Gaussian noise of standard deviation σ, (R, T, 2)."""
+    adaptive: Tensor
+    """What Algorithm 2 returns if dominance is on the measured losses, (R, 2)."""
+
+
+def bowls(theta: Tensor) -> Tensor:
+    """The objectives ½|θ − (∓1, 0)|²; with equal weights TCH is smallest at 0, where it is ¼."""
+    centres = theta.new_tensor([[-1.0, 0.0], [1.0, 0.0]])
+    return 0.5 * (theta.unsqueeze(-2) - centres).square().sum(-1)
+
+
+def play_noisy(T: int, runs: int, sigma: float, power: float, seed: int = 0) -> Noisy:
+    """OMD from the solution, where only noise tells one iterate from another."""
+    generator = torch.Generator().manual_seed(seed)
+    theta, w = torch.zeros(runs, 2, dtype=torch.float64), _tensor([0.5, 0.5])
+    centres = _tensor([[-1.0, 0.0], [1.0, 0.0]])
+    omd, archive = OMD(step_size=0.1), Adaptive(power, capacity=8)
+    dual, kept = omd.init(bowls(theta)), archive.init({"θ": theta}, bowls(theta))
+    points, losses = [], []
+    for _ in range(T):
+        noisy = bowls(theta) + sigma * torch.randn(runs, 2, generator=generator, dtype=torch.float64)
+        kept = archive.update({"θ": theta}, noisy, kept)
+        points.append(theta)
+        losses.append(noisy)
+        c, dual = omd.update(noisy, dual, w)
+        gradient = (c.unsqueeze(-1) * (theta.unsqueeze(-2) - centres)).sum(-2)
+        noise = sigma / 2 * torch.randn(runs, 2, generator=generator, dtype=torch.float64)
+        theta = (theta - 0.1 * (gradient + noise)).clamp(-2.0, 2.0)
+    stacked = torch.stack(points, 1)
+    return Noisy(stacked, bowls(stacked), torch.stack(losses, 1), archive.output(kept)["θ"])
+
+
+@dataclass(frozen=True)
+class Coverage:
+    """How often TCH of an answer exceeds what is claimed of it.
+
+    Attributes:
+        T: Steps.
+        runs: Runs.
+        sigma: Standard deviation of the noise; the losses are 0.5 at the solution.
+        power: p of the weights tᵖ.
+        lemma: Share of the runs in which Algorithm 2 exceeds the bound of its lemma, max_i w_i a_i.
+        suffix: Share in which `Suffix` exceeds the first bound of Theorem S.
+        rate: Share in which it exceeds the second, max_i w_i a_i + 2zκσ/√T.
+        usual: Share in which `Suffix` as it is used, z = 2 and noise estimated, exceeds its upper confidence bound.
+        blind: The same with z = 0: the control.
+        excess: Mean TCH excess over the optimal value, of Algorithm 2 and of `Suffix` as it is used.
+    """
+
+    T: int
+    runs: int
+    sigma: float
+    power: float
+    lemma: float
+    suffix: float
+    rate: float
+    usual: float
+    blind: float
+    excess: tuple[float, float]
+
+    @property
+    def sound(self) -> bool:
+        """Theorem S holds, and the two claims that need exact losses do not."""
+        return max(self.suffix, self.rate) <= DELTA < min(self.lemma, self.blind)
+
+
+def coverage(T: int, runs: int, sigma: float, power: float, *, capacity: int = 8, seed: int = 0) -> Coverage:
+    """Theorem S and the lemma of Algorithm 2 on the same runs."""
+    game = play_noisy(T, runs, sigma, power, seed)
+    weights = torch.arange(1, T + 1, dtype=torch.float64) ** power
+    steps = 0.5 * game.measured.diff(dim=1).square()
+    deviation = _mean(steps, weights[1:]).sqrt()  # what `Suffix` takes for σ
+    z = suffix_confidence(capacity, 2, DELTA)
+    suffixes = [slice(start - 1, None) for start in block_starts(T, capacity, power)]
+    spread = [float(weights[k].square().sum()) ** 0.5 / float(weights[k].sum()) for k in suffixes]
+    points, exact, measured = (
+        torch.stack([_mean(x[:, k], weights[k]) for k in suffixes]) for x in (game.points, game.exact, game.measured)
+    )
+    width = _tensor(spread)[:, None, None]
+    true = _tch(bowls(points))
+
+    def answer(bound: Tensor) -> tuple[Tensor, Tensor]:
+        """TCH of the suffix of the least bound, and that bound; both (R,)."""
+        least, k = bound.min(0)
+        return true.gather(0, k.unsqueeze(0))[0], least
+
+    def share(exceeded: Tensor) -> float:
+        return float(exceeded.double().mean())
+
+    lemma, archive = _tch(_mean(game.exact, weights)), _tch(bowls(game.adaptive))
+    found, _ = answer(_tch(measured + z * sigma * width))
+    usual, certificate = answer(_tch(measured + 2.0 * deviation * width))
+    hasty, naive = answer(_tch(measured))
+    return Coverage(
+        T=T,
+        runs=runs,
+        sigma=sigma,
+        power=power,
+        lemma=share(archive > lemma),
+        suffix=share(found > _tch(exact + 2.0 * z * sigma * width).amin(0)),
+        rate=share(found > lemma + suffix_excess(0.5 * sigma, T, z=z, power=power)),
+        usual=share(usual > certificate),
+        blind=share(hasty > naive),
+        excess=(float(archive.mean()) / 0.25 - 1.0, float(usual.mean()) / 0.25 - 1.0),
+    )
+
+
+def _mean(x: Tensor, weights: Tensor) -> Tensor:
+    """The weighted mean over the steps: (R, T, k) to (R, k)."""
+    return torch.einsum("t,rtk->rk", weights / weights.sum(), x)
+
+
+def _tch(losses: Tensor) -> Tensor:
+    """max_i w_i f_i for two objectives of equal weight."""
+    return 0.5 * losses.amax(-1)
+
+
+def coverages(plan: Plan) -> Iterator[Coverage]:
+    """Noise of a fifth of the losses, and as large as they are."""
+    for sigma in (0.1, 0.5):
+        for power in (0.0, 8.0):
+            yield coverage(plan.fixed, 400, sigma, power, seed=plan.seed)
+
+
 # ------------------------------------------------------------------------------- tables
 VERDICTS = {
     ("pass", True): "passes",
@@ -555,6 +710,18 @@ def show_sweeps(title: str, found: Sequence[Sweep]) -> None:
             f"{sweep.adaptive / sweep.best:.2f}",
         )
         print(f"| {sweep.m} | {sweep.geometry} |", " | ".join(cells), "|")
+
+
+def show_coverages(title: str, found: Sequence[Coverage]) -> None:
+    """A Markdown table of how often each claim fails."""
+    print(f"\n### {title}\n")
+    columns = "Algorithm 2, lemma | Suffix, Theorem S | its rate | z = 2, noise estimated | z = 0 | excess"
+    print(f"| T | noise σ | power | {columns} |")
+    print("|---|---|---|---|---|---|---|---|---|")
+    for item in found:
+        shares = " | ".join(f"{100 * x:.1f} %" for x in (item.lemma, item.suffix, item.rate, item.usual, item.blind))
+        excess = " / ".join(f"{100 * x:.1f} %" for x in item.excess)
+        print(f"| {item.T:,} | {item.sigma:g} | {item.power:g} | {shares} | {excess} |")
 
 
 # ------------------------------------------------------------------------------- pictures
@@ -728,12 +895,13 @@ class Results:
 
     curves: dict[str, list[Curve]] = field(default_factory=dict)
     sweeps: list[Sweep] = field(default_factory=list)
+    coverages: list[Coverage] = field(default_factory=list)
 
     @property
-    def unexpected(self) -> list[Curve | Sweep]:
+    def unexpected(self) -> list[Curve | Sweep | Coverage]:
         """What did not do what it should."""
-        every: list[Curve | Sweep] = [curve for section in self.curves.values() for curve in section]
-        return [item for item in (*every, *self.sweeps) if not item.sound]
+        every: list[Curve | Sweep | Coverage] = [curve for section in self.curves.values() for curve in section]
+        return [item for item in (*every, *self.sweeps, *self.coverages) if not item.sound]
 
     def to_json(self) -> str:
         """All numbers, with slopes and verdicts; what is not proved or not fitted is null."""
@@ -742,7 +910,9 @@ class Results:
             for name, section in self.curves.items()
         }
         sweeps_ = [_plain(asdict(sweep)) for sweep in self.sweeps]
-        return json.dumps({"curves": curves_, "sweeps": sweeps_}, indent=1, allow_nan=False)
+        coverages_ = [_plain(asdict(item) | {"sound": item.sound}) for item in self.coverages]
+        found = {"curves": curves_, "sweeps": sweeps_, "coverages": coverages_}
+        return json.dumps(found, indent=1, allow_nan=False)
 
 
 def _plain(value: Any) -> Any:
@@ -780,6 +950,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         show(title, found.curves[name])
     found.sweeps = list(sweeps(plan))
     show_sweeps("The adaptive step against the best fixed one", found.sweeps)
+    found.coverages = list(coverages(plan))
+    show_coverages("How often a claim about noisy losses fails", found.coverages)
 
     options.out.mkdir(parents=True, exist_ok=True)
     (options.out / "results.json").write_text(found.to_json() + "\n", encoding="utf-8")

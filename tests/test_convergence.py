@@ -184,3 +184,26 @@ def test_optimism_up_to_one_costs_nothing_in_the_worst_case():
     problem = PLAN.ensemble("affine", 10)
     small, one, five = (bench.Arm("eg", optimism=c).bound(problem, 100) for c in (1e-9, 1.0, 5.0))
     assert small == one < five
+
+
+# Noisy losses ---------------------------------------------------------------------------------
+
+
+def test_theorem_s_holds_where_the_lemma_of_algorithm_2_does_not():
+    for sigma, power in ((0.5, 0.0), (0.1, 8.0)):
+        found = bench.coverage(300, 200, sigma, power)
+        assert found.suffix <= bench.DELTA
+        assert found.rate <= bench.DELTA
+        assert found.usual <= 2 * bench.DELTA  # z = 2 and estimated noise: not proved
+        assert found.lemma > 0.3
+        assert found.blind > 0.5
+        assert found.sound
+        assert not dataclasses.replace(found, suffix=2 * bench.DELTA).sound
+
+
+def test_time_blocks_by_hand():
+    assert bench.block_starts(4, 8, 0.0) == [1, 2, 3, 4]
+    # Of 1, 1, 1, 1 the pairs cost 2/3, 2/2 and 2/1: the oldest are joined.
+    assert bench.block_starts(4, 3, 0.0) == [1, 3, 4]
+    # Then 2, 1, 1, 1: 3/3, 2/2, 2/1; of equal costs the oldest pair.
+    assert bench.block_starts(5, 3, 0.0) == [1, 4, 5]

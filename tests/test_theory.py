@@ -16,9 +16,13 @@ from equipoise.theory import (
     Geometry,
     Guarantee,
     best_p,
+    gain_window,
     lambda_constants,
     sample_objectives,
+    suffix_confidence,
+    suffix_excess,
     theta_constants,
+    window_end,
 )
 
 ROOT10 = math.sqrt(10.0)
@@ -105,6 +109,33 @@ def test_best_p():
     assert best_p(1) == best_p(7) == 2.0
     q = 6.907755278982137 + 5.822412  # ln 1000 + √(ln 1000·(ln 1000 − 2))
     assert best_p(1000) == pytest.approx(q / (q - 1.0))
+
+
+def test_suffix():
+    # z = √(2 log(2Km/δ)) with 2·8·2/δ = e⁴ and, for dominance, 7·2/δ = e⁴
+    assert suffix_confidence(8, 2, 32.0 / math.e**4) == pytest.approx(math.sqrt(8.0))
+    assert suffix_confidence(8, 2, 14.0 / math.e**4, rule="dominance") == pytest.approx(math.sqrt(8.0))
+    assert suffix_excess(0.5, 400, z=3.0, power=0.0) == pytest.approx(0.15)  # 2·3·0.5/20
+    assert suffix_excess(0.5, 400, z=3.0, power=4.0) == pytest.approx(0.25)  # κ = 5/3
+    assert suffix_excess(0.5, 400, z=3.0) == pytest.approx(0.15 * 9.0 / math.sqrt(17.0))  # power 8
+
+
+def test_gain_window():
+    assert gain_window(2.0, -0.5, 0.1) == pytest.approx((0.25, 5.0))
+    assert gain_window(2.0, 3.0, 0.1) == pytest.approx((0.0, 5.0))  # on a convex front any small gain will do
+    assert gain_window(1.0, 0.0, 0.1, momentum=0.9) == pytest.approx((0.0, 1.0))  # (1−β)/lr
+    assert gain_window(1.0, 1.0, 0.1, momentum=0.5, smoothing=4.0)[1] == pytest.approx(5.0 * (1.0 - 0.375 + 0.3))
+    assert window_end(1.0, -0.5, gain=2.0, optimism=31.0) == pytest.approx(900.0)
+    assert window_end(1.0, 0.5, gain=2.0, optimism=31.0) == math.inf
+    assert window_end(1.0, -0.5, gain=2.0, optimism=0.0) == 0.0
+
+
+def test_local_geometry_needs_no_floor_for_a_power():
+    local = dataclasses.replace(PGD, geometry="local", power=8.0)
+    assert local.bias == 0.0
+    assert local.lam == lambda_constants(4, "local")
+    # √(20·9·(log 4 + 1)·¼·7/4/100)·2
+    assert local.lam.regret(2.0, 100, 8.0) == pytest.approx(2.0 * math.sqrt(45.0 * 1.75 * 2.386294361 / 100.0))
 
 
 def test_power():
@@ -491,7 +522,7 @@ def test_sampling_draws_each_batch_element_on_its_own_and_repeats_with_the_seed(
         ({"U": 0.0}, "U must be positive and finite; found 0.0"),
         ({"L": math.nan}, "L must be positive and finite; found nan"),
         ({"R": math.inf}, "R must be positive and finite; found inf"),
-        ({"geometry": "newton"}, "geometry must be one of pgd, eg, pnorm; found 'newton'"),
+        ({"geometry": "newton"}, "geometry must be one of pgd, eg, pnorm, local; found 'newton'"),
         ({"norm": "l1"}, "norm must be one of inf, l2; found 'l1'"),
         ({"sampling": "some"}, "sampling must be one of full, single, pair; found 'some'"),
         ({"power": -0.5}, "power must be non-negative and finite; found -0.5"),
@@ -538,6 +569,19 @@ def test_settings_out_of_range(change, message):
         (lambda: best_p(0), "m must be an integer of at least 1; found 0"),
         (lambda: sample_objectives(3, 4), "count must be at most m = 3; found 4"),
         (lambda: sample_objectives(3, 0), "count must be an integer of at least 1; found 0"),
+        (lambda: suffix_confidence(0, 2, 0.1), "capacity must be an integer of at least 1; found 0"),
+        (lambda: suffix_confidence(8, 2, 0.0), "delta must be between 0 and 1, both excluded; found 0.0"),
+        (
+            lambda: suffix_confidence(8, 2, 0.1, rule="any"),  # type: ignore[arg-type]
+            "rule must be one of preference, dominance; found 'any'",
+        ),
+        (lambda: suffix_excess(-1.0, 5, z=2.0), "sigma must be non-negative and finite; found -1.0"),
+        (lambda: suffix_excess(1.0, 5, z=math.inf), "z must be non-negative and finite; found inf"),
+        (lambda: gain_window(0.0, 1.0, 0.1), "sensitivity must be positive and finite; found 0.0"),
+        (lambda: gain_window(1.0, math.inf, 0.1), "curvature must be finite; found inf"),
+        (lambda: gain_window(1.0, 1.0, 0.1, momentum=1.0), "momentum must be at least 0 and below 1; found 1.0"),
+        (lambda: gain_window(1.0, 1.0, 0.1, smoothing=0.5), "smoothing must be at least 1 and finite; found 0.5"),
+        (lambda: window_end(1.0, 1.0, 0.0, 1.0), "gain must be positive and finite; found 0.0"),
         (lambda: sample_objectives(0, 1), "m must be an integer of at least 1; found 0"),
     ],
 )

@@ -4,8 +4,10 @@ The two players of the game min over θ, max over λ of L(θ, λ; w) = Σ_i λ_i
 constants of their mirror map (`Constants`); `Guarantee` puts them together. The names th:3 to th:8
 are the labels of the paper. Statements, proofs and what was mended are in `docs/theory.md`.
 
-Every bound is on TCH(θ̂; w) − min_θ TCH(θ; w), where θ̂ is the output of `Average` or `Adaptive`, and
-needs convex objectives, projected iterates and exact objectives for dominance.
+The bounds of `Guarantee` are on TCH(θ̂; w) − min_θ TCH(θ; w), where θ̂ is the output of `Average`, or of `Adaptive`
+with dominance on exact objectives. They need convex objectives and projected iterates. `suffix_confidence` and
+`suffix_excess` are for `Suffix`, which needs no exact objectives. `gain_window` and `window_end` say for which gains of
+the dual two objectives are balanced without oscillation.
 """
 
 import math
@@ -24,15 +26,21 @@ __all__ = [
     "Guarantee",
     "Norm",
     "Sampling",
+    "SuffixRule",
     "best_p",
+    "gain_window",
     "lambda_constants",
     "sample_objectives",
+    "suffix_confidence",
+    "suffix_excess",
     "theta_constants",
+    "window_end",
 ]
 
-Geometry = Literal["pgd", "eg", "pnorm"]
+Geometry = Literal["pgd", "eg", "pnorm", "local"]
 Norm = Literal["inf", "l2"]
 Sampling = Literal["full", "single", "pair"]
+SuffixRule = Literal["preference", "dominance"]
 
 
 def _require(name: str, rule: str, value: object, *, holds: bool) -> None:
@@ -51,12 +59,18 @@ def _require_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
     _require(name, f"one of {', '.join(choices)}", value, holds=value in choices)
 
 
-def _require_probability(gamma: float) -> None:
-    _require("gamma", "between 0 and 1, both excluded", gamma, holds=0.0 < gamma < 1.0)
+def _require_probability(value: float, name: str = "gamma") -> None:
+    _require(name, "between 0 and 1, both excluded", value, holds=0.0 < value < 1.0)
 
 
 def _require_power(power: float) -> None:
     _require("power", "non-negative and finite", power, holds=0.0 <= power < math.inf)
+
+
+def _kappa(power: float) -> float:
+    """κ = (p+1)/√(2p+1): √(Σω²)/Σω ≤ κ/√T for the weights ω_t = tᵖ."""
+    _require_power(power)
+    return (power + 1.0) / math.sqrt(2.0 * power + 1.0)
 
 
 @dataclass(frozen=True)
@@ -107,9 +121,7 @@ class Constants:
         _require_positive("G", G)
         _require_count("T", T)
         _require_probability(gamma)
-        _require_power(power)
-        kappa = (power + 1.0) / math.sqrt(2.0 * power + 1.0)
-        return 2.0 * self.width * G * kappa * math.sqrt(2.0 * math.log(1.0 / gamma) / T)
+        return 2.0 * self.width * G * _kappa(power) * math.sqrt(2.0 * math.log(1.0 / gamma) / T)
 
     def _spread(self, power: float) -> float:
         _require_power(power)
@@ -167,7 +179,8 @@ def lambda_constants(m: int, geometry: Geometry, *, p: float | None = None, floo
 
     Args:
         m: Number of objectives.
-        geometry: "pgd" (ψ = ½‖·‖₂²), "eg" (negative entropy) or "pnorm" (ψ = ½‖·‖_p²).
+        geometry: "pgd" (ψ = ½‖·‖₂²), "eg" (negative entropy), "pnorm" (ψ = ½‖·‖_p²) or "local" (Euclidean up to
+            1/m, entropic above: the Hessian is 1/max(λ_i, 1/m); the metric of `SelfTuned`).
         p: Exponent of "pnorm", 1 < p ≤ 2; `best_p(m)` where it is None.
         floor: EG on {λ_i ≥ floor/m}, which makes its Bregman diameter finite: log(m/floor).
 
@@ -186,6 +199,10 @@ def lambda_constants(m: int, geometry: Geometry, *, p: float | None = None, floo
     if geometry == "eg":
         diameter = math.log(m / floor) if floor else math.inf
         return Constants(D=math.log(m), C=1.0, mu=1.0, diameter=diameter, width=2.0)
+    if geometry == "local":
+        radius = math.log(m) - 0.5 + 0.5 / m
+        diameter = math.log(m) + 1.0 if m > 1 else 0.0
+        return Constants(D=radius, C=0.25, mu=m / (2.0 * m - 1.0), diameter=diameter, width=2.0)
     if geometry == "pgd":
         p = 2.0
     elif p is None:
@@ -197,7 +214,8 @@ def lambda_constants(m: int, geometry: Geometry, *, p: float | None = None, floo
 class Guarantee:
     """Step sizes, error bounds and complexities of one setting: th:3 to th:8 and appendix A.
 
-    θ moves by PGD; λ by `geometry`: "pgd" is th:4 and th:7, "eg" th:5 and th:8, "pnorm" A.2.
+    θ moves by PGD; λ by `geometry`: "pgd" is th:4 and th:7, "eg" th:5 and th:8, "pnorm" A.2; "local" is not in the
+    paper.
 
     Attributes:
         m: Number of objectives.
@@ -320,6 +338,104 @@ class Guarantee:
             _require_probability(gamma)
             rate += sum(player.deviation(G, 1, gamma / 2.0, self.power) for player, G in players)
         return rate
+
+
+def suffix_confidence(capacity: int, m: int, delta: float, *, rule: SuffixRule = "preference") -> float:
+    """The z for which the statement about `Suffix(capacity=K, z=z)` (Theorem S) holds with probability 1 − δ.
+
+    z = √(2 log(2Km/δ)) where a preference chooses the suffix; √(2 log((K−1)m/δ)) where dominance does.
+
+    Args:
+        capacity: K, the number of time blocks.
+        m: Number of objectives.
+        delta: δ, the probability with which the statement may fail.
+        rule: What chooses the suffix.
+
+    Examples:
+        >>> round(eq.theory.suffix_confidence(8, 2, delta=0.05), 2)
+        3.59
+    """
+    _require_count("capacity", capacity)
+    _require_count("m", m)
+    _require_probability(delta, "delta")
+    _require_choice("rule", rule, get_args(SuffixRule))
+    # With one block the dominance rule compares nothing, and never fails.
+    events = 2 * capacity * m if rule == "preference" else max(1, (capacity - 1) * m)
+    return math.sqrt(2.0 * math.log(events / delta))
+
+
+def suffix_excess(sigma: float, T: int, *, z: float, power: float = 8.0) -> float:
+    """What noise adds to the bound of `Suffix` after T rounds (Theorem S): 2·z·κ·σ/√T with κ = (p+1)/√(2p+1).
+
+    Args:
+        sigma: σ, the largest w_i σ_i: the noise of objective i is σ_i-sub-Gaussian.
+        T: Number of rounds.
+        z: The confidence of the suffixes, such as `suffix_confidence` gives it.
+        power: p of the weights tᵖ.
+
+    Examples:
+        >>> eq.theory.suffix_excess(0.1, 10_000, z=2.0, power=0.0)  # 2·2·0.1/100
+        0.004
+    """
+    _require("sigma", "non-negative and finite", sigma, holds=0.0 <= sigma < math.inf)
+    _require_count("T", T)
+    _require("z", "non-negative and finite", z, holds=0.0 <= z < math.inf)
+    return 2.0 * z * _kappa(power) * sigma / math.sqrt(T)
+
+
+def gain_window(
+    sensitivity: float, curvature: float, lr: float, *, momentum: float = 0.0, smoothing: float = 1.0
+) -> tuple[float, float]:
+    """The proportional gains ρ of λ for which two objectives settle (Proposition 9): low < ρ < high.
+
+    Below the window λ and θ circle each other with growing amplitude; above it λ overshoots in every step.
+
+    Args:
+        sensitivity: s² = |∇g_1 − ∇g_2|²/2 of the weighted losses g = w∘f at the solution.
+        curvature: h, the curvature of Σ λ_i g_i along ∇g_1 − ∇g_2; negative where the front is concave.
+        lr: Learning rate of θ.
+        momentum: β of heavy-ball momentum, 0 ≤ β < 1.
+        smoothing: τ ≥ 1 of `OMD(smoothing=τ)`.
+
+    Returns:
+        The two ends; there is no stable ρ if the first is not below the second.
+
+    Examples:
+        >>> eq.theory.gain_window(0.5, -0.1, lr=0.1)
+        (0.2, 20.0)
+        >>> low, high = eq.theory.gain_window(0.5, 0.0, lr=0.1, momentum=0.9, smoothing=10.0)
+        >>> low, round(high, 2)  # (1−β)(1 − β(1 − 1/τ))/(lr·s²)
+        (0.0, 0.38)
+    """
+    _require_positive("sensitivity", sensitivity)
+    _require("curvature", "finite", curvature, holds=math.isfinite(curvature))
+    _require_positive("lr", lr)
+    _require("momentum", "at least 0 and below 1", momentum, holds=0.0 <= momentum < 1.0)
+    _require("smoothing", "at least 1 and finite", smoothing, holds=1.0 <= smoothing < math.inf)
+    slack = 1.0 - momentum * (1.0 - 1.0 / smoothing) + (smoothing - 1.0) * lr * curvature
+    return max(0.0, -curvature / sensitivity), (1.0 - momentum) * slack / (lr * sensitivity)
+
+
+def window_end(sensitivity: float, curvature: float, gain: float, optimism: float) -> float:
+    """The step t* from which PGD with an adaptive step and no horizon circles on a concave front (Corollary 10).
+
+    Its ρ_t = c/(‖g‖√t) and η_t = ρ_t/c leave the window, h + ρs² > ηs², at t* = ((c − 1) s²/(‖g‖ |h|))².
+
+    Args:
+        sensitivity: s², as in `gain_window`.
+        curvature: h; t* is infinite unless it is negative.
+        gain: ‖g‖₂ of the weighted losses w∘f.
+        optimism: c; without optimism t* is 0.
+
+    Examples:
+        >>> round(eq.theory.window_end(0.5, -0.1, gain=0.5, optimism=31.0))
+        90000
+    """
+    _require_positive("sensitivity", sensitivity)
+    _require("curvature", "finite", curvature, holds=math.isfinite(curvature))
+    _require_positive("gain", gain)
+    _require("optimism", "non-negative and finite", optimism, holds=0.0 <= optimism < math.inf)
+    return (max(0.0, optimism - 1.0) * sensitivity / (gain * -curvature)) ** 2 if curvature < 0.0 else math.inf
 
 
 def sample_objectives(
