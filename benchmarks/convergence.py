@@ -151,24 +151,28 @@ class Arm:
         theorem = self.guarantee(problem, T)
         if not self.adaptive and self.optimism == 0.0:
             return theorem.expectation(T)
-        if self.power > 0 or self.sampling == "single" or (self.adaptive and self.optimism > 0):
+        mixed = self.adaptive or self.geometry == "pnorm"
+        if self.power > 0 or self.sampling == "single" or (mixed and self.optimism > 0):
             return math.nan
         # The corollary of section 7 of docs/theory.md: regret/T of λ, and what the noise adds.
         noise = theorem.U * math.sqrt(8.0 * math.log(problem.m) / T) if problem.noise > 0 else 0.0
         return theorem.theta.regret(theorem.L, T) + self._regret(theorem, T) / T + noise
 
     def _regret(self, theorem: Guarantee, T: int) -> float:
-        """Lemma 6 for optimism, Lemmas 7 and 8 for the adaptive step."""
+        """Lemmas 6 and 6′ for optimism, Lemmas 7 and 8 for the adaptive step; PGD and EG only."""
         U, player = theorem.U, theorem.lam
         if self.adaptive:
             total = math.sqrt(player.C * T) * U
             if self.geometry == "eg":
                 return (1.0 + math.sqrt(2.0)) * (math.sqrt(math.log(theorem.m)) + 1.0) * total
             return 2.0 * total / math.sqrt(player.mu)
-        if self.geometry != "eg":
-            return math.nan
-        eta = theorem.step_size_lambda(T)
-        return player.D / eta + eta / 2.0 * T * (max(1.0, self.optimism) * U) ** 2
+        eta, c = theorem.step_size_lambda(T), self.optimism
+        if self.geometry == "eg":
+            return player.D / eta + eta / 2.0 * T * (max(1.0, c) * U) ** 2
+        # Lemma 6′ for PGD with equal weights: D = 1, diameter √2, a push of at most 1 + c gains.
+        gain = math.sqrt(player.C) * U
+        push = (1.0 + c) * gain
+        return 1.0 / eta + c * math.sqrt(2.0) * gain + eta / 2.0 * T * (push**2 + 2.0 * c * gain * push)
 
 
 def mirror_of(arm: Arm, m: int, horizons: Sequence[int]) -> Mirror:
@@ -459,7 +463,7 @@ def powers(plan: Plan) -> Iterator[Curve]:
 
 
 def optimisms(plan: Plan) -> Iterator[Curve]:
-    """Optimism, with noise and without: a bound for EG, none for PGD."""
+    """Optimism, with noise and without."""
     arms = {f"{name}, c = {c}": replace(arm, optimism=c) for name, arm in PLAYERS.items() for c in (0, 1, 5, 50)}
     exact = plan.ensemble("affine", 10, noise=0.0)
     yield from curves(plan.ensemble("affine", 10), "affine", arms, plan.until(plan.extent), "bound")

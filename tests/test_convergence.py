@@ -176,7 +176,7 @@ def test_what_is_unexpected_is_counted_and_written_down():
 
 def test_nothing_is_claimed_where_nothing_is_proved():
     problem = PLAN.ensemble("affine", 10)
-    for arm in (bench.Arm("pgd", optimism=1.0), bench.Arm("eg", adaptive=True, optimism=1.0)):
+    for arm in (bench.Arm("pnorm", optimism=1.0), bench.Arm("eg", adaptive=True, optimism=1.0)):
         assert math.isnan(arm.bound(problem, 100))
 
 

@@ -152,7 +152,7 @@ def test_without_a_horizon_the_gain_leaves_the_window_when_predicted():
     amplitude = torch.stack(trace).unfold(0, span, 10).amax(-1).prod(1)  # (windows, 2)
     seen = 10 * amplitude.argmin(0) + span // 2
     for found, end in zip(seen.tolist(), ends, strict=True):
-        assert found == pytest.approx(end, rel=0.1)
+        assert found == pytest.approx(end, rel=0.05)
 
 
 # Theorem A --------------------------------------------------------------------------------------
@@ -189,7 +189,7 @@ class Anchored:
 
     def envelope(self, theta: Array, y: Array) -> float:
         """φ(y) = min_θ Φ(θ, y), by gradient steps from a point near it."""
-        for _ in range(400):
+        for _ in range(200):
             theta = self.down(theta, y, 0.1)
         return self.smoothed(theta, y)
 
@@ -214,7 +214,7 @@ def test_theorem_a_potential_falls_and_bounds_the_distance(m, seed):
 
     start = level = potential()
     rate = 0.5 * min(game.eta / 4.0, game.alpha * game.mu / (2.0 * start))
-    for t in range(1, 1501):
+    for t in range(1, 801):
         lam = game.dual(theta, y)
         theta, y = game.down(theta, y, game.alpha), y + game.eta / game.rho * (lam - y)
         if t % 100 == 0:
@@ -304,7 +304,7 @@ def test_constants_of_the_local_geometry(m):
 def test_one_step_of_the_anchor(step, second):
     """⟨d, u − y⟩ ≤ (B(u; y) − B(u; y'))/η + C·η·range(d)²: for every η, and up to ηr = ½ if φ' is linearised."""
     rng, tightest = np.random.default_rng(0), 0.0
-    for _ in range(1500):
+    for _ in range(600):
         m = int(rng.choice([2, 3, 10, 40]))
         u, y, d = point(rng, m), point(rng, m), rng.normal(size=m)
         eta = float(rng.choice([0.01, 0.1, 1.0, 10.0])) / np.ptp(d)
@@ -327,37 +327,45 @@ def test_a_linearised_step_that_is_too_long_breaks_the_inequality():
     assert new[0] == 0.0
 
 
-@pytest.mark.parametrize("step", [mirror_step, metric_step])
-@pytest.mark.parametrize("power", [0.0, 8.0])
-def test_regret_of_two_steps_with_a_gain_that_wanders(step, power):
-    """Proposition 11: λ a step of any length from y along the last gain, y a step that rises no faster than tᵖ."""
+def excess(step: Any, power: float, kind: str, sign: float = 1.0) -> float:
+    """Weighted regret of an anchor and a step of random length ρ from it along the last gain, less the bound."""
     T, m = 300, 4
     weights = (np.arange(1.0, T + 1.0) / T) ** power
-    rng = np.random.default_rng(0)
-    for kind in range(3):
-        y, hint, eta = np.full(m, 1.0 / m), np.zeros(m), math.inf
-        earned = second = third = 0.0
-        gains = []
-        for t in range(1, T + 1):
-            rho = float(np.exp(rng.uniform(math.log(0.1), math.log(8.0))))
-            lam = step(y, rho * hint)
-            g = [rng.random(m), np.eye(m)[lam.argmin()], np.eye(m)[(t // 30) % m] + 0.1 * rng.random(m)][kind]
-            earned += weights[t - 1] * float(lam @ g)
-            gains.append(g)
-            eta = min(rho / max(20.0, 2.0 * math.sqrt(t)), eta * (t / max(1, t - 1)) ** power)
-            if step is metric_step:
-                h = np.maximum(y, 1.0 / m)
-                third += weights[t - 1] * rho * float((h * (g - hint) ** 2).sum()) / 4.0
-            else:
-                third += weights[t - 1] * rho * np.ptp(g - hint) ** 2 / 8.0
-            second += weights[t - 1] * eta * np.ptp(g) ** 2 * (1.25 if step is metric_step else 0.25)
-            y, hint = step(y, eta * g), g
-        regret = float((weights @ np.stack(gains)).max()) - earned
-        assert regret <= (math.log(m) + 1.0) * weights[-1] / eta + second + third
+    rng, unit = np.random.default_rng(0), np.eye(m)
+    y, hint, eta = np.full(m, 1.0 / m), np.zeros(m), math.inf
+    earned = bound = 0.0
+    gains = []
+    for t in range(1, T + 1):
+        rho = float(rng.uniform(1.0, 8.0))
+        lam = step(y, sign * rho * hint)
+        g = {
+            "random": rng.random(m),
+            "against": unit[lam.argmin()],
+            "turning": unit[(t // 60) % m] + 0.1 * rng.random(m),
+            "steady": unit[0],
+        }[kind]
+        earned += weights[t - 1] * float(lam @ g)
+        gains.append(g)
+        eta = min(rho / max(20.0, 2.0 * math.sqrt(t)), eta * (t / max(1, t - 1)) ** power)
+        h = np.maximum(y, 1.0 / m)
+        change = float((h * (g - hint) ** 2).sum()) / 4.0 if step is metric_step else np.ptp(g - hint) ** 2 / 8.0
+        second = (1.25 if step is metric_step else 0.25) * eta * np.ptp(g) ** 2
+        bound += weights[t - 1] * (rho * change + second)
+        y, hint = step(y, sign * eta * g), g
+    bound += (math.log(m) + 1.0) * weights[-1] / eta
+    return float((weights @ np.stack(gains)).max()) - earned - bound
+
+
+@pytest.mark.parametrize("step", [mirror_step, metric_step])
+def test_regret_of_an_anchor_with_a_gain_that_wanders(step):
+    """Theorem 14: λ a step of any length from y along the last gain, y a step that rises no faster than tᵖ."""
+    for power in (0.0, 8.0):
+        assert max(excess(step, power, kind) for kind in ("random", "against", "turning", "steady")) <= 0.0
+    assert excess(step, 0.0, "steady", sign=-1.0) > 0.0  # the bound is not so wide that anything keeps it
 
 
 def test_a_moving_floor_costs_its_mass_and_its_way():
-    """The same with y above a floor that opens and shuts; comparator and price as in Proposition 11."""
+    """The same with y above a floor that opens and shuts; the price is its bias and the length of its way."""
     T, m, eta = 300, 4, 0.1
     rng = np.random.default_rng(1)
     y, floor = np.full(m, 1.0 / m), np.zeros(m)
