@@ -1,7 +1,7 @@
 """Preference-guided multi-objective learning: name a trade-off, get the Pareto point that has it."""
 
 from equipoise import datasets, federated, metrics, preference, problems, simplex, state, theory, train
-from equipoise.conversion import Adaptive, Average, Conversion, Last
+from equipoise.conversion import Adaptive, Average, Conversion, Last, Suffix
 from equipoise.errors import EquipoiseError, NonFiniteLossError, StateMismatchError, StoreError
 from equipoise.registry import Method, group_dro, methods
 from equipoise.simplex import Box, Entropic, Euclidean, PNorm
@@ -73,6 +73,7 @@ __all__ = [
     "Solution",
     "StateMismatchError",
     "StoreError",
+    "Suffix",
     "Tchebycheff",
     "UPGrad",
     "Weighting",

@@ -31,9 +31,12 @@ SETTINGS: dict[str, Conversion[Any]] = {
     "adaptive capacity 1": eq.Adaptive(capacity=1),
     "adaptive capacity 2": eq.Adaptive(capacity=2, ties="keep"),
     "adaptive capacity 4 power 4": eq.Adaptive(capacity=4, power=4.0),
+    "suffix": eq.Suffix(),
+    "suffix capacity 2 power 0": eq.Suffix(power=0.0, capacity=2),
+    "suffix capacity 3 power 2.5 z 0": eq.Suffix(power=2.5, capacity=3, z=0.0),
 }
 REGISTRY = {method.conversion: name for name, method in reversed(eq.methods().items())}
-ALL: dict[str, Conversion[Any]] = {
+ALL: dict[str, Any] = {
     **{name: c for c, name in reversed(REGISTRY.items()) if c not in SETTINGS.values()},
     **SETTINGS,
 }
@@ -44,9 +47,9 @@ def over(cases: Mapping[str, Conversion[Any]]) -> pytest.MarkDecorator:
 
 
 every = over(ALL)
-adaptive = over({name: c for name, c in ALL.items() if isinstance(c, eq.Adaptive)})
+comparing = over({name: c for name, c in ALL.items() if c.records == "before"})
 averaging = over({name: c for name, c in ALL.items() if not isinstance(c, eq.Last)})
-bounded = over({name: c for name, c in ALL.items() if isinstance(c, eq.Adaptive) and c.capacity is not None})
+bounded = over({name: c for name, c in ALL.items() if c.copies is not None})
 
 
 def draw(*shape: int, seed: int = 0) -> Tensor:
@@ -169,7 +172,7 @@ def test_buffers_that_cannot_be_averaged_come_from_one_iterate(conversion: Conve
     assert steps[1].item() in range(10, 16)
 
 
-@over({name: c for name, c in ALL.items() if not (isinstance(c, eq.Adaptive) and c.capacity is None)})
+@bounded
 @pytest.mark.parametrize("device", DEVICES)
 def test_the_device_is_kept_and_no_value_is_read_on_the_host(conversion: Conversion[Any], device: str):
     # The meta device has no values: whatever reads one raises. A growing archive has to look whether it is full.
@@ -343,7 +346,8 @@ def test_extreme_losses_do_not_overflow(conversion: Conversion[Any]):
     for name, tensor in conversion.output(state).items():
         assert ((tensor >= 0) & (tensor <= 1)).all(), name  # a mean of iterates, which are in [0, 1]
     if isinstance(conversion, eq.Adaptive):
-        expected = sum(t ** float(conversion.power) for t in range(1, 13))
+        unit = 8.0 ** float(conversion.power)  # the weight of the eighth of twelve iterates
+        expected = sum(t ** float(conversion.power) for t in range(1, 13)) / unit
         torch.testing.assert_close(state.ledger.weights.sum(-1), torch.full((2,), expected, dtype=torch.float64))
 
 
@@ -361,7 +365,10 @@ def test_a_saved_state_continues_bit_for_bit(conversion: Conversion[Any]):
     assert_same(flat(record(conversion, path[25:], loaded)), expected)
 
 
-@pytest.mark.parametrize("kind", [eq.Average, eq.Adaptive, lambda power: eq.Adaptive(power, capacity=2)])
+KINDS = [eq.Average, eq.Adaptive, lambda power: eq.Adaptive(power, capacity=2), lambda power: eq.Suffix(power, 3)]
+
+
+@pytest.mark.parametrize("kind", KINDS)
 def test_a_swept_power_is_looped_numbers(kind: Any):
     path, powers = iterates(20, 3, 2), [0.0, 1.0, 3.5]
     for swept in (torch.tensor(powers).unsqueeze(-1), torch.tensor(powers).unsqueeze(-1).expand(3, 2)):
@@ -372,14 +379,13 @@ def test_a_swept_power_is_looped_numbers(kind: Any):
 
 
 @bounded
-def test_the_ledger_compiles_to_one_graph(conversion: eq.Adaptive):
+def test_plans_compile_to_one_graph(conversion: Any):
     torch.compiler.reset()
-    ledger = conversion.ledger
-    compiled = torch.compile(ledger.update, fullgraph=True, backend="eager")
-    state = traced = ledger.init(torch.ones(2, M, dtype=torch.float64))
+    compiled = torch.compile(conversion.plan, fullgraph=True, backend="eager")
+    state = traced = conversion.begin(torch.ones(2, M, dtype=torch.float64))
     for t in range(12):
         losses, mask = draw(2, M, seed=t), draw(2, M, seed=100 + t) > 0.2
-        plan, state = ledger.update(losses, state, mask)
+        plan, state = conversion.plan(losses, state, mask)
         plan_traced, traced = compiled(losses, traced, mask)
         assert_same(plan_traced._asdict(), plan._asdict())
         assert_same(flat(traced), flat(state))
@@ -430,7 +436,7 @@ def test_a_mask_that_does_not_broadcast_is_refused(conversion: Conversion[Any], 
         conversion.update(params, losses, conversion.init(params, losses), mask=torch.ones(shape, dtype=torch.bool))
 
 
-@adaptive
+@comparing
 @pytest.mark.parametrize("shape", [(2, M + 1), (2, 1)], ids=str)
 def test_a_state_of_another_m_is_refused(conversion: Conversion[Any], shape: tuple[int, ...]):
     ((params, losses),) = iterates(1, 2)
@@ -440,7 +446,7 @@ def test_a_state_of_another_m_is_refused(conversion: Conversion[Any], shape: tup
         conversion.update(params, losses, state)
 
 
-@adaptive
+@comparing
 def test_integer_losses_are_refused(conversion: Conversion[Any]):
     with pytest.raises(ValueError, match=r"losses must be floating.*; found torch\.int64"):
         conversion.init({"x": draw(D)}, torch.tensor([1, 2, 3]))
@@ -463,6 +469,13 @@ def test_a_swept_power_out_of_range_is_refused(conversion: Any):
 def test_a_capacity_out_of_range_is_refused(capacity: Any):
     with pytest.raises(ValueError, match=rf"capacity must be None or .*at least 1; found {capacity}"):
         eq.Adaptive(capacity=capacity)
+    with pytest.raises(ValueError, match=rf"capacity must be a whole number of at least 2; found {capacity}"):
+        eq.Suffix(capacity=capacity)
+
+
+def test_a_negative_z_is_refused():
+    with pytest.raises(ValueError, match=r"z must be non-negative and finite; found -1"):
+        eq.Suffix(z=-1.0)
 
 
 def test_unknown_ties_are_refused():

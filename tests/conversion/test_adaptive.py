@@ -42,8 +42,8 @@ def test_figure_1_with_later_iterates_counting_more():
     state = conversion.init({"x": theta[0]}, FIG_1[0])
     for t in range(4):
         state = conversion.update({"x": theta[t]}, FIG_1[t], state)
-    # 1 + 2 + 3 and 4.
-    assert state.ledger.weights[:2].tolist() == [6.0, 4.0]
+    # 1 + 2 + 3 and 4, in units of the fourth weight.
+    assert state.ledger.weights[:2].tolist() == [1.5, 1.0]
     torch.testing.assert_close(conversion.output(state)["x"], (6 * theta[2] + 4 * theta[3]) / 10)
 
 

@@ -55,8 +55,9 @@ def test_what_is_counted():
         state = conversion.update(x, f, state)
     # The second problem has not seen its second iterate, and its next is its second: 1 + 4 + 9.
     assert state.recorded.tolist() == [4.0, 3.0, 4.0]
-    assert state.weight.tolist() == [30.0, 14.0, 30.0]
-    assert state.weight.dtype == torch.float64
+    assert state.unit.tolist() == [4.0, 2.0, 4.0]
+    assert (state.weights.sum(-1) * state.unit**2).tolist() == [30.0, 14.0, 30.0]
+    assert state.weights.dtype == torch.float64
 
 
 def test_half_precision_is_averaged_in_float32():
@@ -66,12 +67,28 @@ def test_half_precision_is_averaged_in_float32():
     assert found.item() == 1.00390625  # no bfloat16 between the two
 
 
-def test_buffers_that_cannot_be_averaged_take_the_newest_value():
+def test_buffers_that_cannot_be_averaged_take_the_newest_value_of_the_heavier_part():
     conversion, f = eq.Average(), torch.ones(2)
     state = conversion.init({"n": torch.tensor(0)}, f)
-    for n in (3, 9, 4):
+    found = []
+    for n in (3, 9, 4, 5, 6):  # the first two are joined when the third comes
         state = conversion.update({"n": torch.tensor(n)}, f, state)
-    assert conversion.output(state)["n"].item() == 4
+        found.append(conversion.output(state)["n"].item())
+    assert found == [3, 9, 9, 9, 6]
+
+
+@pytest.mark.parametrize("power", [0.0, 3.0])
+def test_the_newest_part_has_about_the_root_of_all_iterates(power: float):
+    conversion, f = eq.Average(power), torch.ones(2)
+    state = conversion.begin(f)
+    longest = 0
+    for t in range(1, 2001):
+        plan, state = conversion.plan(f, state)
+        assert state.length.item() <= math.sqrt(t) + 1
+        longest = max(longest, int(state.length.item()))
+        if plan.mix > 0:
+            assert plan.gain.item() == 1.0  # the part begins anew
+    assert longest == 45  # the least number whose square is 2,000 or more
 
 
 def test_a_mask_hides_losses_and_nothing_else():

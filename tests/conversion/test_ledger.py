@@ -111,7 +111,7 @@ class BoundedMemory:
 
 
 def run(conversion: eq.Adaptive, f: Array) -> tuple[LedgerState, Tensor]:
-    """Of losses (T, *B, m): the ledger, and what the slots hold of every iterate, (*B, slots, T).
+    """Of losses (T, *B, m): the ledger with weights γ in units of 1, and what the slots hold, (*B, slots, T).
 
     θ⁽ᵗ⁾ is the t-th unit vector, so that a copy shows from which iterates it is made.
     """
@@ -125,7 +125,8 @@ def run(conversion: eq.Adaptive, f: Array) -> tuple[LedgerState, Tensor]:
     held, gamma = state.slots["x"], state.ledger.weights
     mixture = (gamma.unsqueeze(-1) * held).sum(-2) / gamma.sum(-1, keepdim=True)
     torch.testing.assert_close(share, mixture, rtol=1e-12, atol=1e-14)
-    return state.ledger, held
+    unit = state.ledger.unit.unsqueeze(-1) ** conversion.power
+    return state.ledger._replace(weights=gamma * unit), held
 
 
 def members(ledger: LedgerState, held: Tensor, at: tuple[int, ...] = ()) -> list[tuple[Array, float, Array]]:
@@ -231,13 +232,15 @@ def test_slots_are_used_again():
     assert ledger.weights.tolist() == [60.0] + [0.0] * 15
 
 
-def test_weights_are_counted_in_double():
+def test_weights_are_counted_in_double_and_in_a_unit_that_grows():
     ledger = Ledger(power=4.0, capacity=2)
     losses = torch.ones(2, dtype=torch.float32)
     state = ledger.init(losses)
     for _ in range(300):
         _, state = ledger.update(losses, state)
-    assert state.weights.sum().item() == sum(t**4 for t in range(1, 301))
+    assert state.unit.item() == 256.0  # the last power of two
+    assert state.weights.sum().item() == sum(t**4 for t in range(1, 301)) / 256**4
+    assert state.weights.dtype == torch.float64
 
 
 # Bounded memory -------------------------------------------------------------------------------

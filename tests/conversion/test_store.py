@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from equipoise.conversion.protocol import Plan
-from equipoise.conversion.store import execute, open_store, resize, weighted_mean
+from equipoise.conversion.store import execute, mean, open_store, resize, shares
 
 
 def plan(into: list[int], other: list[int], mix: list[float], write: list[int], gain: list[float]) -> Plan:
@@ -42,14 +42,14 @@ def test_a_resized_store_holds_the_same():
 
 def test_nothing_happens_at_gain_and_mix_zero():
     store, before = filled(), filled()
-    execute(plan([0, 1], [1, 2], [0.0, 0.0], [2, 0], [0.0, 0.0]), new(), store, merges=True)
+    execute(plan([0, 1], [1, 2], [0.0, 0.0], [2, 0], [0.0, 0.0]), new(), store)
     assert torch.equal(store["x"], before["x"])
     assert torch.equal(store["n"], before["n"])
 
 
 def test_a_gain_of_one_overwrites():
     store, before = filled(), filled()
-    execute(plan([0, 0], [0, 0], [0.0, 0.0], [2, 0], [1.0, 0.0]), new(), store, merges=False)
+    execute(plan([0, 0], [0, 0], [0.0, 0.0], [2, 0], [1.0, 0.0]), new(), store)
     assert store["x"][0, 2].tolist() == [100.0, 200.0]
     assert store["n"][0].tolist() == [0, 1, 70]
     assert torch.equal(store["x"][0, :2], before["x"][0, :2])
@@ -60,14 +60,14 @@ def test_a_gain_of_one_overwrites_whatever_was_there():
     for stale in (torch.inf, torch.nan):
         store = filled()
         store["x"][0, 2] = stale
-        execute(plan([0, 0], [0, 0], [0.0, 0.0], [2, 0], [1.0, 0.0]), new(), store, merges=False)
+        execute(plan([0, 0], [0, 0], [0.0, 0.0], [2, 0], [1.0, 0.0]), new(), store)
         assert store["x"][0, 2].tolist() == [100.0, 200.0]
 
 
 def test_the_merge_comes_first():
     """slot[0] ← ¾ slot[0] + ¼ slot[1], and then slot[1] ← θ: the slot that the merge frees takes the newcomer."""
     store = filled()
-    execute(plan([0, 2], [1, 2], [0.25, 0.0], [1, 2], [1.0, 0.5]), new(), store, merges=True)
+    execute(plan([0, 2], [1, 2], [0.25, 0.0], [1, 2], [1.0, 0.5]), new(), store)
     assert store["x"][0].tolist() == [[0.5, 1.5], [100.0, 200.0], [4.0, 5.0]]
     assert store["x"][1, 2].tolist() == [155.0, 205.5]  # half of (10, 11) and half of the newcomer
 
@@ -76,34 +76,34 @@ def test_problems_without_a_batch():
     store = {"x": torch.arange(6.0).reshape(3, 2), "scale": torch.arange(3.0)}
     params = {"x": torch.tensor([8.0, 9.0]), "scale": torch.tensor(7.0)}
     one = Plan(*(torch.tensor(value) for value in (0, 0, 0.0, 1, 1.0)))
-    execute(one, params, store, merges=False)
+    execute(one, params, store)
     assert store["x"].tolist() == [[0.0, 1.0], [8.0, 9.0], [4.0, 5.0]]
     assert store["scale"].tolist() == [0.0, 7.0, 2.0]
 
 
 def test_the_weighted_mean():
     weights = torch.tensor([[1.0, 0.0, 3.0], [0.0, 2.0, 0.0]], dtype=torch.float64)
-    mean = weighted_mean(filled(), weights)
-    assert mean["x"].tolist() == [[3.0, 4.0], [8.0, 9.0]]
-    assert mean["n"].tolist() == [2, 4]  # of the heaviest slot
+    found = mean(filled(), shares(weights))
+    assert found["x"].tolist() == [[3.0, 4.0], [8.0, 9.0]]
+    assert found["n"].tolist() == [2, 4]  # of the heaviest slot
 
 
 def test_the_mean_of_nothing_is_the_first_slot():
-    mean = weighted_mean(filled(), torch.zeros(2, 3, dtype=torch.float64))
-    assert mean["x"].tolist() == [[0.0, 1.0], [6.0, 7.0]]
-    assert mean["n"].tolist() == [0, 3]
+    found = mean(filled(), shares(torch.zeros(2, 3, dtype=torch.float64)))
+    assert found["x"].tolist() == [[0.0, 1.0], [6.0, 7.0]]
+    assert found["n"].tolist() == [0, 3]
 
 
 def test_a_slot_without_weight_does_not_count_whatever_it_holds():
     store = filled()
     store["x"][0, 1] = torch.inf
-    mean = weighted_mean(store, torch.tensor([[1.0, 0.0, 3.0], [0.0, 2.0, 0.0]], dtype=torch.float64))
-    assert mean["x"][0].tolist() == [3.0, 4.0]
+    found = mean(store, shares(torch.tensor([[1.0, 0.0, 3.0], [0.0, 2.0, 0.0]], dtype=torch.float64)))
+    assert found["x"][0].tolist() == [3.0, 4.0]
 
 
 def test_the_mean_of_numbers():
     store = {"scale": torch.tensor([1.0, 2.0, 3.0]), "batches": torch.tensor([4, 5, 6])}
-    mean = weighted_mean(store, torch.tensor([1.0, 0.0, 3.0], dtype=torch.float64))
-    assert mean["scale"].shape == ()
-    assert mean["scale"].item() == 2.5
-    assert mean["batches"].item() == 6
+    found = mean(store, shares(torch.tensor([1.0, 0.0, 3.0], dtype=torch.float64)))
+    assert found["scale"].shape == ()
+    assert found["scale"].item() == 2.5
+    assert found["batches"].item() == 6

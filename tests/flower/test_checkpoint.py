@@ -18,7 +18,7 @@ from equipoise.errors import StateMismatchError
 from equipoise.flower import LossCap, checkpoint
 
 Maker = Callable[..., Any]
-CONVERSIONS = [eq.Last(), eq.Average(power=1.0), eq.Adaptive(), eq.Adaptive(power=2.0, capacity=2)]
+CONVERSIONS = [eq.Last(), eq.Average(power=1.0), eq.Adaptive(), eq.Adaptive(power=2.0, capacity=2), eq.Suffix(2.0, 3)]
 WEIGHTINGS = [
     eq.OMD(2.0, eq.Entropic()),
     eq.OMD("adaptive", eq.Euclidean(), optimism=1.0),

@@ -92,7 +92,9 @@ OPTIMIZERS: list[tuple[Callable[..., torch.optim.Optimizer], dict[str, Any]]] = 
 
 def draw_conversion(random: Random) -> Any:
     adaptive = eq.Adaptive(random.choice([0.0, 2.0, 8.0]), random.randint(2, 5), random.choice(["stored", "keep"]))
-    return random.choices([adaptive, eq.Average(random.choice([0.0, 8.0])), eq.Last(), Own()], [6, 2, 2, 1])[0]
+    suffix = eq.Suffix(random.choice([0.0, 8.0]), random.randint(2, 5))
+    average = eq.Average(random.choice([0.0, 8.0]))
+    return random.choices([adaptive, suffix, average, eq.Last(), Own()], [4, 4, 2, 2, 1])[0]
 
 
 def draw_setting(seed: int) -> Setting:

@@ -1,19 +1,26 @@
 """Plans carried out by their numbers: the same archive, in place."""
 
-from typing import Any
+from contextlib import nullcontext
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, NamedTuple
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch import Tensor
 
 import equipoise as eq
+from equipoise.conversion import Plan, PlannedConversion
 from equipoise.state import flatten
 from equipoise.train.archive import Archive
 from equipoise.train.courier import Aside, ToHost
 from equipoise.train.slots import InMemory, Numbers, blend, carry_out, on_device, on_host
 
 CPU = torch.device("cpu")
+
+W = torch.tensor([0.2, 0.3, 0.5])
 
 POINTS = st.lists(st.lists(st.integers(0, 6), min_size=3, max_size=3), min_size=1, max_size=25)
 
@@ -28,22 +35,27 @@ def params(step: int) -> dict[str, torch.Tensor]:
 
 
 WAYS = {
-    "at once": lambda conversion: (on_device(params(0), conversion.capacity), None),
-    "late": lambda conversion: (on_device(params(0), conversion.capacity), Aside()),
-    "host": lambda conversion: (on_host(params(0), conversion.capacity), None),
-    "host, late": lambda conversion: (on_host(params(0), conversion.capacity), ToHost(CPU)),
+    "at once": lambda conversion: (on_device(params(0), conversion.copies), None),
+    "late": lambda conversion: (on_device(params(0), conversion.copies), Aside()),
+    "host": lambda conversion: (on_host(params(0), conversion.copies), None),
+    "host, late": lambda conversion: (on_host(params(0), conversion.copies), ToHost(CPU)),
 }
+CONVERSIONS = st.one_of(
+    st.builds(eq.Adaptive, st.sampled_from([0.0, 2.0]), st.integers(1, 4)),
+    st.builds(eq.Suffix, st.sampled_from([0.0, 2.0]), st.integers(2, 4)),
+    st.builds(eq.Average, st.sampled_from([0.0, 2.0])),
+    st.just(eq.Last()),
+)
 
 
-def made(conversion: eq.Adaptive, way: str) -> Archive:
+def made(conversion: Any, way: str) -> Archive:
     return Archive(conversion, params(0), torch.zeros(3), *WAYS[way](conversion))
 
 
 @pytest.mark.parametrize("way", WAYS)
 @settings(max_examples=40)
-@given(points=POINTS, capacity=st.integers(1, 4), power=st.sampled_from([0.0, 2.0]), sends=st.booleans())
-def test_the_archive_is_that_of_the_conversion_bit_for_bit(way, points, capacity, power, sends):
-    conversion = eq.Adaptive(power=power, capacity=capacity)
+@given(points=POINTS, conversion=CONVERSIONS, sends=st.booleans())
+def test_the_archive_is_that_of_the_conversion_bit_for_bit(way, points, conversion, sends):
     archive, theirs = made(conversion, way), conversion.init(params(0), torch.zeros(3))
     for step, point in enumerate(points):
         losses = torch.tensor(point, dtype=torch.float32)
@@ -56,14 +68,15 @@ def test_the_archive_is_that_of_the_conversion_bit_for_bit(way, points, capacity
             tensor.zero_()  # what was put aside is a copy
     archive.settle()
     archive.settle()
-    left, right = flatten(archive.numbers()), flatten(theirs.ledger)
-    assert all(torch.equal(left[f"ledger.{name}"], tensor) for name, tensor in right.items())
+    left, right = flatten(archive.numbers()), flatten(theirs._replace(slots={}))
+    assert left.keys() == right.keys()
+    assert all(torch.equal(left[name], tensor) for name, tensor in right.items())
     copies = archive.state().slots
-    assert len(copies) == capacity
+    assert len(copies) == conversion.copies
     for j, copy in copies.items():
         assert list(copy) == list(theirs.slots)
         assert all(torch.equal(tensor, theirs.slots[name][int(j)]) for name, tensor in copy.items())
-    torch.testing.assert_close(archive.output(), conversion.output(theirs), rtol=0, atol=0)
+    torch.testing.assert_close(archive.output(W), conversion.output(theirs, W), rtol=0, atol=0)
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -74,7 +87,7 @@ def test_a_diverged_iterate_leaves_no_trace(way):
     archive.update(lost, torch.tensor([1.0, torch.nan, 1.0]))
     archive.settle()
     expected = {name: x.float() if x.is_floating_point() else x for name, x in params(1).items()}
-    torch.testing.assert_close(archive.output(), expected, rtol=0, atol=0)
+    torch.testing.assert_close(archive.output(W), expected, rtol=0, atol=0)
 
 
 def test_a_run_that_reads_its_plans_late_is_the_same_run(toy, preference, beside_the_host):
@@ -131,6 +144,83 @@ def test_a_conversion_that_changes_what_is_done_does_it_itself(toy, preference):
     torch.testing.assert_close({name: mol.solution()[name] for name in before}, before)
     with pytest.raises(ValueError, match="store must be"):
         eq.MultiObjective(run.model, eq.OMD(), preference, Doubled(), store="host")
+
+
+class Best(NamedTuple):
+    slots: dict[str, Tensor]
+    least: Tensor
+
+
+@dataclass(frozen=True)
+class BestSum(PlannedConversion[Best]):
+    """The iterate of the least sum of weighted losses, as a user would write it; the other slot holds the last one."""
+
+    copies = 2
+
+    def begin(self, losses: Tensor) -> Best:
+        return Best({}, losses.new_full(losses.shape[:-1], torch.inf))
+
+    def plan(self, losses: Tensor, state: Best, mask: Tensor | None = None) -> tuple[Plan, Best]:  # noqa: ARG002
+        better = losses.sum(-1) < state.least
+        zero = torch.zeros_like(better, dtype=torch.int64)
+        least = torch.where(better, losses.sum(-1), state.least)
+        plan = Plan(zero, zero + 1, better.to(least), zero + 1, torch.ones_like(least))  # the last one moves over late
+        return plan, state._replace(least=least)
+
+    def shares(self, state: Best, preference: Tensor | None = None) -> Tensor:
+        assert preference is not None
+        first = 1 - (state.least < torch.inf).to(state.least) * preference[..., -1]
+        return torch.stack([first, 1 - first], -1)
+
+
+@pytest.mark.parametrize("store", ["device", "host", "folder"])
+def test_a_planned_conversion_of_a_user_has_stores_and_checkpoints(store, toy, preference, tmp_path, beside_the_host):
+    runs = []
+    for k, late in enumerate((False, True)):
+        run = toy()
+        where = tmp_path / f"first-{k}" if store == "folder" else store
+        with beside_the_host() if late else nullcontext():
+            mol = eq.MultiObjective(run.model, eq.OMD(), preference, BestSum(), run.optimizer, store=where)
+        run.run(mol, 7)
+        runs.append((run, mol))
+    (run, mol), (_, other) = runs
+    assert_same = partial(torch.testing.assert_close, rtol=0, atol=0)
+    assert_same(mol.solution(), other.solution())
+    copies = mol.state_dict()["tensors"]
+    expected = {
+        n: 0.5 * copies[f"conversion.slots.0.{n}"] + 0.5 * copies[f"conversion.slots.1.{n}"] for n in run.params()
+    }
+    torch.testing.assert_close({n: mol.solution()[n] for n in expected}, expected)  # w₃ = ½
+    again = toy()
+    where = tmp_path / "second" if store == "folder" else store
+    resumed = eq.MultiObjective(again.model, eq.OMD(), preference, BestSum(), again.optimizer, store=where)
+    resumed.load_state_dict({**mol.state_dict(), "tensors": {n: x.clone() for n, x in copies.items()}})
+    again.model.load_state_dict(run.model.state_dict())
+    run.run(mol, 3, 7)
+    again.run(resumed, 3, 7)
+    assert_same(resumed.solution(), mol.solution())
+
+
+class Bare:
+    """A conversion from before there were preferences, of no base class: it answers with the first iterate."""
+
+    def init(self, params: Any, losses: Any) -> Any:
+        return Best({name: p.detach().clone() for name, p in params.items()}, losses.new_full((), torch.inf))
+
+    def update(self, params: Any, losses: Any, state: Any, *, mask: Any = None) -> Any:  # noqa: ARG002
+        return state
+
+    def output(self, state: Any) -> Any:
+        return state.slots
+
+
+def test_a_conversion_whose_output_takes_the_state_alone_goes_on_working(toy, preference):
+    run = toy()
+    begun = run.params()
+    mol = eq.MultiObjective(run.model, eq.OMD(), preference, Bare(), run.optimizer)
+    run.run(mol, 3)
+    torch.testing.assert_close({name: mol.solution()[name] for name in begun}, begun, rtol=0, atol=0)
+    assert "archive" not in mol.metrics()
 
 
 def test_other_dtypes_are_converted_one_by_one():

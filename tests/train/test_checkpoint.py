@@ -90,7 +90,7 @@ def test_a_resumed_run_is_the_run_that_was_not_interrupted(weighting, step: Step
     assert second[1].step == whole[1].step == 9
 
 
-@pytest.mark.parametrize("conversion", [eq.Last(), eq.Average(), ADAPTIVE], ids=str)
+@pytest.mark.parametrize("conversion", [eq.Last(), eq.Average(), ADAPTIVE, eq.Suffix(capacity=3)], ids=str)
 def test_the_round_trip_is_exact_from_the_first_moment(conversion, toy, preference):
     run, other = toy(), toy()
     left = eq.MultiObjective(run.model, eq.OMD(), preference, conversion, run.optimizer)

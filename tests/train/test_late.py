@@ -119,7 +119,7 @@ def test_it_is_the_same_run(weighting, loop, toy, preference, beside_the_host):
     torch.testing.assert_close(*found, rtol=0, atol=0, equal_nan=True)
 
 
-@pytest.mark.parametrize("conversion", [ADAPTIVE, eq.Average(), eq.Last()], ids=["adaptive", "average", "last"])
+@pytest.mark.parametrize("conversion", [ADAPTIVE, eq.Average(), eq.Last(), eq.Suffix()], ids=str)
 def test_without_an_optimizer_every_call_commits(conversion, toy, preference, beside_the_host):
     found = []
     for late in (True, False):
@@ -687,7 +687,7 @@ def test_loading_forgets_what_was_begun(toy, preference, beside_the_host):
     assert second.metrics() == first.metrics()
 
 
-@pytest.mark.parametrize("conversion", [ADAPTIVE, eq.Average(), eq.Last()], ids=["adaptive", "average", "last"])
+@pytest.mark.parametrize("conversion", [ADAPTIVE, eq.Average(), eq.Last(), eq.Suffix()], ids=str)
 @pytest.mark.parametrize("late", [False, True])
 def test_copies_go_with_their_run(late, conversion, toy, preference, beside_the_host):
     """At once: a collector does not see how much memory of a device waits for it."""

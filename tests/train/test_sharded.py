@@ -49,7 +49,7 @@ def same(left: dict[str, Tensor], right: dict[str, Tensor]) -> bool:
     return left.keys() == right.keys() and all(torch.equal(x, right[name]) for name, x in left.items())
 
 
-@pytest.mark.parametrize("conversion", [eq.Last(), eq.Average(power=2), ADAPTIVE], ids=str)
+@pytest.mark.parametrize("conversion", [eq.Last(), eq.Average(power=2), ADAPTIVE, eq.Suffix(2, 3)], ids=str)
 @pytest.mark.parametrize("store", ["device", "host", "folder"])
 def test_a_sharded_run_is_the_plain_one(conversion, store: str, tmp_path):
     where = {"store": tmp_path if store == "folder" else store}

@@ -31,6 +31,7 @@ CONVERSIONS: dict[str, Any] = {
     "Adaptive": eq.Adaptive(power=2, capacity=3),
     "Average": eq.Average(power=1),
     "Last": eq.Last(),
+    "Suffix": eq.Suffix(power=2, capacity=3),
 }
 ADAPTIVE = CONVERSIONS["Adaptive"]
 STORES = ["device", "host", "disk"]
@@ -591,7 +592,7 @@ class Own:
 
 
 def test_a_conversion_of_one_s_own_is_on_the_device(make):
-    with pytest.raises(ValueError, match='store must be "device" for a conversion other than'):
+    with pytest.raises(ValueError, match=r"store must be .device. for a conversion that is not a PlannedConversion"):
         make("host", Own())
     run, mol = make("device", Own())
     before = run.params()

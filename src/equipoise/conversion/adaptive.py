@@ -1,14 +1,15 @@
 """The adaptive online-to-batch conversion (AdaOMD-TCH, Algorithm 2)."""
 
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import ClassVar, Literal, NamedTuple
 
 from torch import Tensor
 
 from equipoise.batch import Number, check_non_negative
 from equipoise.conversion import store
 from equipoise.conversion.ledger import Ledger, LedgerState
-from equipoise.conversion.protocol import Conversion, Params, Plan, check, check_record
+from equipoise.conversion.planned import PlannedConversion
+from equipoise.conversion.protocol import Plan
 from equipoise.errors import require
 
 
@@ -27,7 +28,7 @@ class AdaptiveState(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Adaptive(Conversion[AdaptiveState]):
+class Adaptive(PlannedConversion[AdaptiveState]):
     r"""The average of the iterates that no other iterate of the trajectory dominates.
 
     Each iterate has the weight tᵖ. One that is dominated hands it on to those that dominate it, in
@@ -37,10 +38,10 @@ class Adaptive(Conversion[AdaptiveState]):
 
     Algorithm 2 of the paper, by its lines, is `Adaptive()` beside the weighting `OMD(step_size=η)`:
 
-        1         no iterates and no γ yet    `init`
-        4 to 20   the iterates kept and γ     `update`: the arithmetic by `Ledger.update`, the copies by `store.execute`
+        1         no iterates and no γ yet    `begin`
+        4 to 20   the iterates kept and γ     `plan`, by `Ledger.update`; `store.execute` then changes the copies
         21        λ⁽ᵗ⁺¹⁾ and θ⁽ᵗ⁺¹⁾           the weighting and the loop, as in Algorithm 1
-        23        the mean weighted by γ      `output`; T is Σγ
+        23        the mean weighted by γ      `shares`; T is Σγ
 
     Attributes:
         power: p ≥ 0; 0 is the paper's algorithm.
@@ -60,6 +61,8 @@ class Adaptive(Conversion[AdaptiveState]):
         3.0
     """
 
+    records: ClassVar[Literal["before", "after", "either"]] = "before"
+
     power: Number = 0.0
     capacity: int | None = None
     ties: Literal["stored", "keep"] = "stored"
@@ -78,21 +81,14 @@ class Adaptive(Conversion[AdaptiveState]):
         """The arithmetic behind this conversion."""
         return Ledger(self.power, self.capacity, self.ties)
 
-    def init(self, params: Params, losses: Tensor) -> AdaptiveState:
-        """An empty archive."""
-        check(params, losses)
-        ledger = self.ledger.init(losses)
-        return AdaptiveState(ledger, store.open_store(params, losses.ndim - 1, ledger.weights.shape[-1]))
+    @property
+    def copies(self) -> int | None:
+        """The capacity."""
+        return self.capacity
 
-    def update(
-        self, params: Params, losses: Tensor, state: AdaptiveState, *, mask: Tensor | None = None
-    ) -> AdaptiveState:
-        """Enter one iterate; the copies in `state` are changed in place."""
-        check(params, losses)
-        check_record(params, state.slots, losses.ndim - 1, slots=True)
-        plan, after = self.plan(losses, self.grown(state), mask)
-        store.execute(plan, params, after.slots, merges=self.capacity is not None)
-        return after
+    def begin(self, losses: Tensor) -> AdaptiveState:
+        """An empty archive."""
+        return AdaptiveState(self.ledger.init(losses), {})
 
     def grown(self, state: AdaptiveState) -> AdaptiveState:
         """The same archive with room for another iterate; with a capacity there always is."""
@@ -103,17 +99,18 @@ class Adaptive(Conversion[AdaptiveState]):
         return AdaptiveState(ledger, slots)
 
     def plan(self, losses: Tensor, state: AdaptiveState, mask: Tensor | None = None) -> tuple[Plan, AdaptiveState]:
-        """What an iterate with these losses (*B, m) does to the copies, which are left as they are, and the new state.
-
-        The ledger must have a capacity, or a free slot.
-        """
+        """The ledger's plan; the ledger must have a capacity, or a free slot."""
         plan, ledger = self.ledger.update(losses, state.ledger, mask)
         return plan, AdaptiveState(ledger, state.slots)
 
-    def output(self, state: AdaptiveState) -> dict[str, Tensor]:
-        """Σ γ_τ θ⁽τ⁾ / Σ γ_τ."""
-        return store.weighted_mean(state.slots, state.ledger.weights)
+    def shares(self, state: AdaptiveState, preference: Tensor | None = None) -> Tensor:  # noqa: ARG002
+        """γ_τ / Σ γ_τ."""
+        return store.shares(state.ledger.weights)
+
+    def used(self, state: AdaptiveState) -> Tensor:
+        """The slots of members."""
+        return state.ledger.weights > 0
 
     def size(self, state: AdaptiveState) -> Tensor:
-        """Copies in use, shape (*B,)."""
+        """Members, shape (*B,)."""
         return self.ledger.size(state.ledger)

@@ -1,47 +1,49 @@
 """The weighted average of all iterates (for power 0, the output of Algorithm 1)."""
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import ClassVar, Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
 from equipoise.batch import Number, check_non_negative, fit_mask, wide_dtype
-from equipoise.conversion.protocol import (
-    Conversion,
-    Params,
-    Plan,
-    check,
-    check_record,
-    enter,
-    entry,
-    recordable,
-    snapshot,
-)
+from equipoise.conversion import store
+from equipoise.conversion.iterate_weight import weigh
+from equipoise.conversion.planned import PlannedConversion
+from equipoise.conversion.protocol import Plan, recordable
 
 
 class AverageState(NamedTuple):
-    """The running average.
+    """The average in two parts: a long one, and the newest iterates.
 
     Examples:
-        >>> conversion, params, losses = eq.Average(power=1), {"x": torch.ones(1)}, torch.ones(2)
-        >>> state = conversion.update(params, losses, conversion.init(params, losses))
-        >>> state = conversion.update(params, losses, state)
-        >>> state.weight.item(), state.recorded.item()  # 1 + 2, of two iterates
-        (3.0, 2.0)
+        >>> conversion, params, losses = eq.Average(), {"x": torch.ones(1)}, torch.ones(2)
+        >>> state = conversion.init(params, losses)
+        >>> for _ in range(8):
+        ...     state = conversion.update(params, losses, state)
+        >>> state.weights.tolist(), state.recorded.item()  # six iterates in the long part, the newest two beside it
+        ([5.0, 3.0], 8.0)
     """
 
-    params: dict[str, Tensor]
-    """The average (*B, ...) per name."""
-    weight: Tensor
-    """Σ tᵖ, (*B,)."""
+    slots: dict[str, Tensor]
+    """The two averages (*B, 2, ...) per name: of the long part, of the newest iterates."""
+    weights: Tensor
+    """Σ tᵖ of the two, in units of unitᵖ, (*B, 2)."""
+    length: Tensor
+    """Iterates in the newest part, (*B,)."""
     recorded: Tensor
     """Iterates recorded, (*B,)."""
+    unit: Tensor
+    """The step whose weight is the unit of the weights, (*B,)."""
 
 
 @dataclass(frozen=True)
-class Average(Conversion[AverageState]):
+class Average(PlannedConversion[AverageState]):
     r"""Σ tᵖ θ⁽ᵗ⁾ / Σ tᵖ: the traditional conversion for p = 0, later iterates counting more for p > 0.
+
+    The newest iterates, about √t of them, are averaged on their own and then joined to the rest. So no change of the
+    average is lost to rounding: a single float32 average would stop moving after some 10⁵ steps. It costs two
+    copies of the parameters.
 
     Attributes:
         power: p ≥ 0. The rate stays O(1/√T); step sizes are to be tuned for (p + 1)·D (docs/theory.md).
@@ -55,43 +57,39 @@ class Average(Conversion[AverageState]):
         3.833
     """
 
+    records: ClassVar[Literal["before", "after", "either"]] = "either"
+
     power: Number = 0.0
 
     def __post_init__(self) -> None:
         check_non_negative("power", self.power)
 
-    def init(self, params: Params, losses: Tensor) -> AverageState:
-        """An average of nothing, which is the parameters given."""
-        check(params, losses)
-        # Σ tᵖ grows beyond what float32 counts.
-        weight = torch.zeros(losses.shape[:-1], dtype=wide_dtype(losses.device), device=losses.device)
-        return AverageState({name: snapshot(tensor) for name, tensor in params.items()}, weight, weight.clone())
+    @property
+    def copies(self) -> int:
+        """Two."""
+        return 2
 
-    def update(
-        self, params: Params, losses: Tensor, state: AverageState, *, mask: Tensor | None = None
-    ) -> AverageState:
-        """Add one iterate."""
-        check(params, losses)
-        check_record(params, state.params, losses.ndim - 1, slots=False)
-        plan, after = self.plan(losses, state, mask)
-        enter(plan, params, state.params)
-        return after
+    def begin(self, losses: Tensor) -> AverageState:
+        """An average of nothing."""
+        count = torch.zeros(losses.shape[:-1], dtype=wide_dtype(losses.device), device=losses.device)
+        return AverageState({}, count.new_zeros((*count.shape, 2)), count, count.clone(), count + 1)
 
     def plan(self, losses: Tensor, state: AverageState, mask: Tensor | None = None) -> tuple[Plan, AverageState]:
-        """What an iterate with these losses (*B, m) does to the average, which is left as it is, and the new state."""
+        """Add the iterate to the newest part; join a part of √t iterates to the long one first."""
         valid = recordable(losses, fit_mask(mask, losses))
         count = state.recorded + valid
-        share = torch.where(valid, iterate_weight(count, self.power), torch.zeros_like(count))
-        weight = state.weight + share
-        return entry(torch.where(valid, share / weight, share)), AverageState(state.params, weight, count)
+        weight, fade, unit = weigh(count, state.unit, self.power)
+        weights = state.weights if fade is None else state.weights * fade.unsqueeze(-1)
+        long, newest = weights.unbind(-1)
+        full = valid & (state.length.square() >= count)
+        joined, weight = newest * full, weight * valid
+        long, newest = long + joined, newest - joined + weight
+        zero, slot = torch.zeros_like(count), torch.zeros_like(count, dtype=torch.int64)
+        mix, gain = torch.where(full, joined / long, zero), torch.where(valid, weight / newest, zero)
+        plan = Plan(into=slot, other=slot + 1, mix=mix, write=slot + 1, gain=gain)
+        length = torch.where(full, zero, state.length) + valid
+        return plan, AverageState(state.slots, torch.stack([long, newest], -1), length, count, unit)
 
-    def output(self, state: AverageState) -> dict[str, Tensor]:
-        """The average."""
-        return {name: tensor.clone() for name, tensor in state.params.items()}
-
-
-def iterate_weight(count: Tensor, power: Number) -> Tensor:
-    """tᵖ for the t-th iterate, shape of `count` (*B,)."""
-    if isinstance(power, Tensor):
-        return count ** power.to(count)
-    return torch.ones_like(count) if power == 0 else count**power
+    def shares(self, state: AverageState, preference: Tensor | None = None) -> Tensor:  # noqa: ARG002
+        """By weight."""
+        return store.shares(state.weights)

@@ -6,18 +6,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from equipoise.batch import fit_mask
-from equipoise.conversion.protocol import (
-    Conversion,
-    Params,
-    Plan,
-    check,
-    check_record,
-    enter,
-    entry,
-    recordable,
-    snapshot,
-)
+from equipoise.batch import fit_mask, wide_dtype
+from equipoise.conversion.planned import PlannedConversion
+from equipoise.conversion.protocol import Plan, recordable
 
 
 class LastState(NamedTuple):
@@ -25,16 +16,18 @@ class LastState(NamedTuple):
 
     Examples:
         >>> state = eq.Last().init({"x": torch.zeros(3)}, torch.ones(2))
-        >>> state.params["x"].tolist()
-        [0.0, 0.0, 0.0]
+        >>> state.slots["x"].tolist()  # (*B, slots, ...), with one slot
+        [[0.0, 0.0, 0.0]]
     """
 
-    params: dict[str, Tensor]
-    """A copy (*B, ...) per name."""
+    slots: dict[str, Tensor]
+    """A copy (*B, 1, ...) per name."""
+    recorded: Tensor
+    """Iterates recorded, (*B,)."""
 
 
 @dataclass(frozen=True)
-class Last(Conversion[LastState]):
+class Last(PlannedConversion[LastState]):
     """The last iterate that was recorded; before the first, the parameters that `init` was given.
 
     Examples:
@@ -46,23 +39,21 @@ class Last(Conversion[LastState]):
         6.0
     """
 
-    def init(self, params: Params, losses: Tensor) -> LastState:
-        """A copy of the parameters."""
-        check(params, losses)
-        return LastState({name: snapshot(tensor) for name, tensor in params.items()})
+    @property
+    def copies(self) -> int:
+        """One."""
+        return 1
 
-    def update(self, params: Params, losses: Tensor, state: LastState, *, mask: Tensor | None = None) -> LastState:
-        """Replace the iterate."""
-        check(params, losses)
-        check_record(params, state.params, losses.ndim - 1, slots=False)
-        plan, after = self.plan(losses, state, mask)
-        enter(plan, params, state.params)
-        return after
+    def begin(self, losses: Tensor) -> LastState:
+        """Nothing recorded."""
+        return LastState({}, torch.zeros(losses.shape[:-1], dtype=wide_dtype(losses.device), device=losses.device))
 
     def plan(self, losses: Tensor, state: LastState, mask: Tensor | None = None) -> tuple[Plan, LastState]:
-        """What an iterate with these losses (*B, m) does to the last one, and the state, which has no numbers."""
-        return entry(recordable(losses, fit_mask(mask, losses)).to(torch.float32)), state
+        """Overwrite the slot, unless a loss is not finite."""
+        gain = recordable(losses, fit_mask(mask, losses)).to(state.recorded)
+        slot = torch.zeros_like(gain, dtype=torch.int64)
+        return Plan(slot, slot, torch.zeros_like(gain), slot, gain), LastState(state.slots, state.recorded + gain)
 
-    def output(self, state: LastState) -> dict[str, Tensor]:
-        """The iterate."""
-        return {name: tensor.clone() for name, tensor in state.params.items()}
+    def shares(self, state: LastState, preference: Tensor | None = None) -> Tensor:  # noqa: ARG002
+        """All for the slot."""
+        return torch.ones_like(state.recorded).unsqueeze(-1)

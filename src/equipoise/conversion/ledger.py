@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from equipoise.batch import Number, check_state, fit_mask, known, wide_dtype
-from equipoise.conversion.average import iterate_weight
-from equipoise.conversion.protocol import Plan, record_dtype, recordable
+from equipoise.conversion.iterate_weight import weigh
+from equipoise.conversion.protocol import Plan, observe, record_dtype
 from equipoise.errors import require
 
 __all__ = ["Ledger", "LedgerState"]
@@ -34,13 +34,15 @@ class LedgerState(NamedTuple):
     values: Tensor
     """f̂ of every slot, (m, *B, slots): comparisons accumulate over m, along the fast axes."""
     weights: Tensor
-    """γ of every slot, (*B, slots)."""
+    """γ of every slot, in units of unitᵖ, (*B, slots)."""
     recorded: Tensor
     """Iterates recorded, (*B,)."""
     observed: Tensor
     """The last observed value of every objective, (*B, m); +∞ before the first."""
     guards: Tensor
     """What a point must dominate to take a slot's weight over, (m, *B, slots); (m, *B, 0) without a capacity."""
+    unit: Tensor
+    """The step whose weight is the unit of the weights, (*B,)."""
 
 
 @dataclass(frozen=True)
@@ -81,7 +83,8 @@ class Ledger:
         weights = torch.zeros((*batch, slots), dtype=wide_dtype(losses.device), device=losses.device)
         values = torch.full((m, *batch, slots), torch.inf, dtype=observed.dtype, device=losses.device)
         guards = values[..., : 0 if self.capacity is None else slots].clone()
-        return LedgerState(values, weights, torch.zeros_like(weights[..., 0]), observed, guards)
+        count = torch.zeros_like(weights[..., 0])
+        return LedgerState(values, weights, count, observed, guards, count + 1)
 
     def grown(self, state: LedgerState) -> LedgerState:
         """The same members with room for a newcomer in every problem; only without a capacity."""
@@ -107,19 +110,14 @@ class Ledger:
             finite, or of which some objective was never observed, is left as it was.
         """
         check_state(state.observed, losses)
-        present = fit_mask(mask, losses)
-        newest = losses.detach().to(state.observed.dtype)
-        valid = sound = recordable(newest, present)
-        if present is not None:
-            newest = torch.where(present, newest, state.observed)
-            valid = sound & torch.isfinite(newest).all(-1)
-        observed = torch.where(sound.unsqueeze(-1), newest, state.observed)
+        newest, valid, observed = observe(losses, state.observed, fit_mask(mask, losses))
         count = state.recorded + valid
-        share = iterate_weight(count, self.power)
+        share, fade, unit = weigh(count, state.unit, self.power)
+        gammas = state.weights if fade is None else state.weights * fade.unsqueeze(-1)
 
         f = newest.movedim(-1, 0).unsqueeze(-1)
         guards = state.values if self.capacity is None else state.guards
-        entry = self._enter(_Members(state.values, guards, state.weights), _Point(f, f, share), valid)
+        entry = self._enter(_Members(state.values, guards, gammas), _Point(f, f, share), valid)
         values, weights = entry.values, entry.weights
         # The newcomer takes the first free slot; a free one has the least weight, 0.
         slot = weights.argmin(-1, keepdim=True)
@@ -135,11 +133,11 @@ class Ledger:
         nothing = torch.zeros_like(slot)
         plan = Plan(nothing, nothing, torch.zeros_like(share), slot, placed.to(share))
         if self.capacity is None:
-            return plan, LedgerState(values, weights, count, observed, state.guards)
+            return plan, LedgerState(values, weights, count, observed, state.guards, unit)
         kept, full = _Members(values, guards, weights), entry.enters & ~placed
         if known(full.any()) is not False:
             plan, kept = self._overflow(plan, kept, (f, share), full)
-        return plan, LedgerState(kept.values, kept.weights, count, observed, kept.guards)
+        return plan, LedgerState(kept.values, kept.weights, count, observed, kept.guards, unit)
 
     def size(self, state: LedgerState) -> Tensor:
         """Members, shape (*B,)."""

@@ -1,28 +1,31 @@
 """What a conversion is, and how its states hold the trajectory."""
 
+import inspect
 import operator
 from collections.abc import Mapping
-from typing import NamedTuple, Protocol, TypeVar
+from typing import Any, ClassVar, Literal, NamedTuple, Protocol, TypeVar
 
 import torch
 from torch import Tensor
 
+from equipoise.batch import known
 from equipoise.errors import require
 
 __all__ = [
     "Conversion",
     "Params",
     "Plan",
+    "answer",
+    "archive_size",
     "batch_mask",
     "check",
     "check_record",
-    "enter",
-    "entry",
     "marks",
     "mixed",
+    "observe",
     "record_dtype",
     "recordable",
-    "snapshot",
+    "records_before",
 ]
 
 C = TypeVar("C")
@@ -61,19 +64,28 @@ class Conversion(Protocol[C]):
     parameters themselves. `update` consumes the state that it is given: the copies are changed in
     place, so that a step costs no second copy of the model. Use the state it returns.
 
+    A conversion that derives from `PlannedConversion` writes none of the three methods below, and can keep its
+    copies in every store of `MultiObjective`.
+
+    Attributes:
+        records: Which model a server records with the losses f(θ⁽ᵗ⁾). "before" its step: θ⁽ᵗ⁾, for an answer that
+            depends on the losses. "after" it: the newest model. "either": what the task says.
+
     Examples:
         >>> class First(eq.Conversion[dict[str, torch.Tensor]]):
         ...     def init(self, params, losses):
         ...         return {name: tensor.clone() for name, tensor in params.items()}
         ...     def update(self, params, losses, state, *, mask=None):
         ...         return state
-        ...     def output(self, state):
+        ...     def output(self, state, preference=None):
         ...         return state
         >>> both = {"first": First(), "last": eq.Last()}
         >>> found = eq.solve(eq.problems.VLMOP1(), [[0.5, 0.5]], eq.Linear(), step_size=0.5, steps=2, conversions=both)
         >>> {name: round(losses.amax().item(), 3) for name, losses in found.losses.items()}
         {'first': 1.045, 'last': 1.0}
     """
+
+    records: ClassVar[Literal["before", "after", "either"]] = "after"
 
     def init(self, params: Params, losses: Tensor) -> C:
         """The state before the first iterate. Records nothing; shapes are those of `params`."""
@@ -94,9 +106,37 @@ class Conversion(Protocol[C]):
         """
         ...
 
-    def output(self, state: C) -> dict[str, Tensor]:
-        """The answer: one tensor (*B, ...) per name, in the dtype it was recorded in."""
+    def output(self, state: C, preference: Tensor | None = None) -> dict[str, Tensor]:
+        """The answer.
+
+        Args:
+            state: What `init` or the last `update` returned.
+            preference: w, broadcastable to (*B, m), for a conversion whose answer depends on it. None: it is unknown.
+
+        Returns:
+            A tensor (*B, ...) per name, in the dtype it was recorded in.
+        """
         ...
+
+
+def answer(conversion: Conversion[Any], state: Any, preference: Tensor) -> dict[str, Tensor]:  # noqa: ANN401
+    """The output of a conversion for a preference; one whose `output` takes the state alone is given that alone."""
+    taken = inspect.signature(conversion.output).parameters
+    if "preference" in taken or any(p.kind is p.VAR_KEYWORD for p in taken.values()):
+        return conversion.output(state, preference=preference)
+    return conversion.output(state)
+
+
+def records_before(conversion: Conversion[Any], choice: Literal["before", "after"]) -> bool:
+    """Whether a server records the model before its step; `choice` decides for conversions that leave it open."""
+    records = getattr(conversion, "records", "after")
+    return (choice if records == "either" else records) == "before"
+
+
+def archive_size(conversion: Conversion[Any], state: Any) -> Tensor | None:  # noqa: ANN401
+    """Copies in use, (*B,), of a conversion that counts them by a method `size`; None for the others."""
+    size = getattr(conversion, "size", None)
+    return None if size is None else size(state)
 
 
 def check(params: Params, losses: Tensor) -> None:
@@ -111,7 +151,7 @@ def check(params: Params, losses: Tensor) -> None:
         )
 
 
-def check_record(params: Params, held: Mapping[str, Tensor], batch_ndim: int, *, slots: bool) -> None:
+def check_record(params: Params, held: Mapping[str, Tensor], batch_ndim: int, *, slots: bool = True) -> None:
     """Raise ValueError unless the parameters have the names and shapes of what a state holds.
 
     Args:
@@ -127,22 +167,32 @@ def check_record(params: Params, held: Mapping[str, Tensor], batch_ndim: int, *,
         require(tensor.shape == wanted, f"params[{name!r}] must have the shape {wanted} it had", tuple(tensor.shape))
 
 
-def entry(gain: Tensor) -> Plan:
-    """The plan of a record of one slot: slot ← lerp(slot, θ, gain), with gain (*B,)."""
-    nothing = torch.zeros_like(gain, dtype=torch.int64)
-    return Plan(nothing, nothing, torch.zeros_like(gain), nothing, gain)
-
-
-def enter(plan: Plan, params: Params, held: Mapping[str, Tensor]) -> None:
-    """Carry such a plan out, in place: copies (*B, ...) by name."""
-    for name, tensor in held.items():
-        tensor.copy_(mixed(tensor, params[name].detach().to(tensor.dtype), batch_mask(plan.gain, tensor)))
-
-
 def recordable(losses: Tensor, present: Tensor | None) -> Tensor:
     """Whether every present loss is finite, shape (*B,)."""
     seen = losses if present is None else torch.where(present, losses, 0.0)
     return seen.abs().amax(-1) < torch.inf  # a NaN is the largest of all, and not below
+
+
+def observe(losses: Tensor, observed: Tensor, present: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+    """The newest value of every objective: the last observed one stands in for an absent objective.
+
+    Args:
+        losses: Of this step, (*B, m).
+        observed: The last observed values, (*B, m); +∞ before the first.
+        present: False for absent objectives, (*B, m); None for none.
+
+    Returns:
+        The newest values (*B, m), in the dtype of `observed`. Whether to record the iterate, (*B,): all present losses
+        are finite and every objective has a value. And the observed values after this step, (*B, m).
+    """
+    newest = losses.detach().to(observed.dtype, copy=True)  # the caller may change its losses
+    sound = recordable(newest, present)
+    if present is not None:
+        newest = torch.where(present, newest, observed)
+        return newest, sound & torch.isfinite(newest).all(-1), torch.where(sound.unsqueeze(-1), newest, observed)
+    if sound.ndim == 0 and known(sound):
+        return newest, sound, newest
+    return newest, sound, torch.where(sound.unsqueeze(-1), newest, observed)
 
 
 def mixed(old: Tensor, new: Tensor, mix: Tensor) -> Tensor:
@@ -165,11 +215,6 @@ def marks(params: Params) -> tuple[list[int], list[int]]:
     """What changes when a parameter is put elsewhere or written to (unless through `.data`)."""
     tensors = list(params.values())
     return list(map(Tensor.data_ptr, tensors)), list(map(_version, tensors))
-
-
-def snapshot(tensor: Tensor) -> Tensor:
-    """A copy of a parameter for the record, of its own memory."""
-    return tensor.detach().to(record_dtype(tensor), copy=True)
 
 
 def batch_mask(flag: Tensor, tensor: Tensor) -> Tensor:

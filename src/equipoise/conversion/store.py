@@ -1,13 +1,14 @@
-"""Where the adaptive conversion keeps its copies: one stacked tensor per parameter, on its device."""
+"""Where a batch of conversions keeps its copies, one stacked tensor per parameter, and the executor of plans."""
 
 from collections.abc import Iterable
 
 import torch
 from torch import Tensor
 
+from equipoise.batch import known
 from equipoise.conversion.protocol import Params, Plan, batch_mask, mixed, record_dtype
 
-__all__ = ["execute", "mean_of", "open_store", "resize", "shares", "weighted_mean"]
+__all__ = ["execute", "mean", "mean_of", "open_store", "resize", "shares"]
 
 Slots = dict[str, Tensor]
 """The copies: a tensor (*B, slots, ...) per parameter."""
@@ -36,32 +37,37 @@ def resize(store: Slots, batch_ndim: int, slots: int) -> Slots:
     return grown
 
 
-def execute(plan: Plan, params: Params, store: Slots, *, merges: bool) -> None:
-    """Carry a plan out, in place and without reading it on the host."""
-    batch = plan.write.shape
+def execute(plan: Plan, params: Params, store: Slots) -> None:
+    """Carry a plan out, in place; on an accelerator without reading it on the host."""
+    batch = plan.write.ndim
     row = torch.arange(plan.write.numel(), device=plan.write.device)
     into, other, write = (index.flatten() for index in (plan.into, plan.other, plan.write))
+    mix, gain = plan.mix.reshape(-1, 1), plan.gain.reshape(-1, 1)
+    merges = known((plan.mix > 0).any()) is not False
     for name, held in store.items():
-        slots = held.view(row.numel(), held.shape[len(batch)], -1)
-        if merges:
-            slots[row, into] = mixed(slots[row, into], slots[row, other], plan.mix.reshape(-1, 1))
+        slots = held.view(row.numel(), held.shape[batch], -1)
         theta = params[name].detach().reshape(row.numel(), -1).to(held.dtype)
-        slots[row, write] = mixed(slots[row, write], theta, plan.gain.reshape(-1, 1))
+        if slots.shape[1] == 1:
+            slots[:, 0] = mixed(slots[:, 0], theta, gain)
+            continue
+        if merges:
+            slots[row, into] = mixed(slots[row, into], slots[row, other], mix)
+        slots[row, write] = mixed(slots[row, write], theta, gain)
 
 
-def weighted_mean(store: Slots, weights: Tensor) -> dict[str, Tensor]:
-    """Σ γ_j slot_j / Σ γ_j; the first slot where nothing has a weight.
+def mean(store: Slots, share: Tensor) -> dict[str, Tensor]:
+    """Σ share_j slot_j.
 
     Args:
         store: Copies (*B, slots, ...).
-        weights: γ, shape (*B, slots).
+        share: Of each, (*B, slots).
 
     Returns:
-        A tensor (*B, ...) per name. What cannot be averaged comes from the heaviest slot.
+        A tensor (*B, ...) per name. What cannot be averaged comes from the slot with the largest share.
     """
-    dim = weights.ndim - 1
-    slots = ({name: held.select(dim, j) for name, held in store.items()} for j in range(weights.shape[-1]))
-    return mean_of(slots, shares(weights))
+    dim = share.ndim - 1
+    slots = ({name: held.select(dim, j) for name, held in store.items()} for j in range(share.shape[-1]))
+    return mean_of(slots, share)
 
 
 def shares(weights: Tensor) -> Tensor:

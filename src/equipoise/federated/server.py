@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from equipoise.conversion import Adaptive, Average, Conversion
-from equipoise.conversion.protocol import batch_mask
+from equipoise.conversion import Conversion
+from equipoise.conversion.protocol import answer, archive_size, batch_mask, records_before
 from equipoise.errors import NonFiniteLossError
 from equipoise.federated.local import Engine, Evaluation, Sent, Transform, draw_batches
 from equipoise.federated.models import initial
@@ -264,23 +264,21 @@ class Rounds:
         return {name: t - part.reshape(t.shape).to(t) for (name, t), part in zip(theta.items(), parts, strict=True)}
 
     def _record(self, server: Server, losses: Tensor, mask: Tensor | None, *, before: bool) -> None:
-        """Adaptive compares by the losses at θ⁽ᵗ⁾ and so records θ⁽ᵗ⁾; Last has the newest model."""
+        """Every conversion at its moment, see `Conversion.records`."""
         for name, conversion in self.conversions.items():
-            early = isinstance(conversion, Adaptive) or (
-                isinstance(conversion, Average) and self.task.average == "before"
-            )
-            if early == before:
+            if records_before(conversion, self.task.average) == before:
                 server.records[name] = conversion.update(server.params, losses, server.records[name], mask=mask)
 
     def _archive_size(self, server: Server) -> Tensor:
         for name, conversion in self.conversions.items():
-            if isinstance(conversion, Adaptive):
-                return conversion.size(server.records[name])
+            size = archive_size(conversion, server.records[name])
+            if size is not None:
+                return size
         return torch.zeros(len(self.data.seeds), dtype=torch.int64, device=self.preference.device)
 
     def answers(self, server: Server) -> dict[str, dict[str, Tensor]]:
         """The model of every output."""
-        return {name: conversion.output(server.records[name]) for name, conversion in self.conversions.items()}
+        return {name: answer(c, server.records[name], self.preference) for name, c in self.conversions.items()}
 
     def describe(self, seeds: Sequence[int]) -> dict[str, str]:
         """What decides the run's course, for telling checkpoints apart."""

@@ -8,7 +8,9 @@ import torch
 from torch import Tensor
 
 from equipoise import state
-from equipoise.conversion import Adaptive, AdaptiveState, Average, Conversion, store
+from equipoise.conversion import Conversion, store
+from equipoise.conversion.planned import is_planned, with_slots
+from equipoise.conversion.protocol import answer, archive_size, records_before
 from equipoise.errors import require
 from equipoise.flower import arrays as sums
 from equipoise.flower.checkpoint import Checkpoint, Kept
@@ -81,12 +83,13 @@ class Server:
     @property
     def archive_size(self) -> int | None:
         """Copies in the archive, for a conversion that has one."""
-        return int(self.conversion.size(self.record)) if isinstance(self.conversion, Adaptive) else None
+        size = archive_size(self.conversion, self.record)
+        return None if size is None else int(size)
 
     def solution(self) -> dict[str, Tensor]:
         """The converted model, with the newest of what is not weighed."""
-        answer = self.conversion.output(self.record)
-        return {name: answer[name].to(x.dtype) if name in answer else x for name, x in self.theta.items()}
+        found = answer(self.conversion, self.record, self.preference)
+        return {name: found[name].to(x.dtype) if name in found else x for name, x in self.theta.items()}
 
     # --------------------------------------------------------------------------- a round
     def advance(self, losses: Tensor, mask: Tensor | None, pi: Tensor | None, parts: Sequence[sums.Part]) -> Tensor:
@@ -137,18 +140,17 @@ class Server:
         return {name: new[name] for name in self.theta}
 
     def _enter(self, losses: Tensor, mask: Tensor | None, *, before: bool) -> None:
-        """Adaptive compares by the losses at θ⁽ᵗ⁾ and so records θ⁽ᵗ⁾; Last has the newest model."""
+        """The conversion at its moment, see `Conversion.records`."""
         how = self.conversion
-        early = isinstance(how, Adaptive) or (isinstance(how, Average) and self.average == "before")
-        if early != before:
+        if records_before(how, self.average) != before:
             return
-        if not isinstance(how, Adaptive):
+        if not is_planned(how):
             self.record = how.update(self.learned, losses, self.record, mask=mask)
             return
         plan, record = how.plan(losses, how.grown(self.record), mask)
         numbers = Numbers.of(plan)
-        slots, number = record.slots, record.ledger.weights.shape[-1]
-        views = [{name: held[j] for name, held in slots.items()} for j in range(number)]
+        number = how.used(record).shape[-1]
+        views = [{name: held[j] for name, held in record.slots.items()} for j in range(number)]
         carry_out(numbers, self.learned, InMemory(views, follows=True))
         self._changed |= {numbers.into} if numbers.mix > 0 else set()
         self._changed |= {numbers.write} if numbers.gain > 0 else set()
@@ -171,11 +173,10 @@ class Server:
         slots: dict[int, dict[str, Tensor]] = {}
         used: set[int] = set()
         record = self.record
-        if isinstance(self.conversion, Adaptive):
-            held = record.ledger.weights > 0
-            used = set(torch.nonzero(held).squeeze(-1).tolist()) or {0}
+        if is_planned(self.conversion):
+            used = set(torch.nonzero(self.conversion.used(record)).squeeze(-1).tolist()) or {0}
             slots = {j: {n: x[j] for n, x in record.slots.items()} for j in sorted(self._changed & used)}
-            record = record.ledger
+            record = with_slots(record, {})
         tensors = {f"weighting.{n}": x for n, x in state.flatten(self.dual).items()}
         tensors |= {f"record.{n}": x for n, x in state.flatten(record).items()}
         if self.optimizer is not None:
@@ -195,13 +196,13 @@ class Server:
         check_tensors(kept.model, self.theta)
         self.round, self.theta = kept.round, {name: kept.model[name] for name in self.theta}
         self.dual = state.unflatten(part("weighting."), self.dual)
-        if isinstance(self.conversion, Adaptive):
-            ledger = state.unflatten(part("record."), self.record.ledger)
-            slots = store.resize(self.record.slots, 0, ledger.weights.shape[-1])
+        if is_planned(self.conversion):
+            numbers = state.unflatten(part("record."), with_slots(self.record, {}))
+            slots = store.resize(self.record.slots, 0, self.conversion.used(numbers).shape[-1])
             for j, models in kept.slots.items():
                 for name, x in models.items():
                     slots[name][j] = x
-            self.record = AdaptiveState(ledger, slots)
+            self.record = with_slots(numbers, slots)
         else:
             self.record = state.unflatten(part("record."), self.record)
         if self.optimizer is not None:

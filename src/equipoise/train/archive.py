@@ -9,14 +9,15 @@ import warnings
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
-from typing import Any, Literal, NamedTuple, Protocol, TypeGuard
+from typing import Any, Literal, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
-from equipoise.conversion import Adaptive, AdaptiveState, Average, Conversion, Last
-from equipoise.conversion.protocol import Params, check_record, record_dtype
-from equipoise.conversion.store import mean_of, shares
+from equipoise.conversion import Conversion, PlannedConversion
+from equipoise.conversion.planned import with_slots
+from equipoise.conversion.protocol import Params, answer, check_record, record_dtype
+from equipoise.conversion.store import mean_of
 from equipoise.errors import StoreError
 from equipoise.host import Fetched
 from equipoise.replay import Eager, Resident, Stepper
@@ -25,24 +26,7 @@ from equipoise.streams import captures
 from equipoise.train.courier import Courier, Held, Job
 from equipoise.train.slots import Numbers, Slots, carry_out
 
-__all__ = ["Archive", "Direct", "Planned", "Record", "capacity", "is_planned"]
-
-Planned = Adaptive | Average | Last
-"""Conversions that say what happens to the copies instead of doing it."""
-
-
-def is_planned(conversion: object) -> TypeGuard[Planned]:
-    """Whether it is one of them, and its plan says all: a class that changes what is done besides is its own."""
-    methods = ("init", "update", "output")
-    return any(
-        isinstance(conversion, kind) and all(getattr(type(conversion), name) is getattr(kind, name) for name in methods)
-        for kind in (Adaptive, Average, Last)
-    )
-
-
-def capacity(conversion: Planned) -> int:
-    """How many slots it needs."""
-    return (conversion.capacity or 0) if isinstance(conversion, Adaptive) else 1
+__all__ = ["Archive", "Direct", "Record"]
 
 
 class Record(Protocol):
@@ -72,8 +56,8 @@ class Record(Protocol):
         """Catch up with what was put off."""
         ...
 
-    def output(self) -> dict[str, Tensor]:
-        """The answer; copies, on the device."""
+    def output(self, preference: Tensor) -> dict[str, Tensor]:
+        """The answer for w (m,); copies, on the device."""
         ...
 
     def numbers(self) -> Any:  # noqa: ANN401
@@ -130,9 +114,9 @@ class Direct:
     def settle(self) -> None:
         """Nothing is put off."""
 
-    def output(self) -> dict[str, Tensor]:
+    def output(self, preference: Tensor) -> dict[str, Tensor]:
         """The conversion's."""
-        return self.conversion.output(self._state)
+        return answer(self.conversion, self._state, preference)
 
     def numbers(self) -> Any:  # noqa: ANN401
         """The state."""
@@ -176,7 +160,7 @@ class Archive:
         conversion: The conversion.
         params: θ at the start; looked at for names, shapes and dtypes only.
         losses: Of shape (m,); looked at for dtype and device only.
-        slots: As many as `capacity` says; the first holds θ.
+        slots: As many as the conversion's `copies`; the first holds θ.
         courier: Carries plans out by the time the next one comes; `settle` waits for it. None: at once.
         on_error: What a StoreError of a plan does: "raise" it, at the next call where a courier was waited for, or
             "keep" the archive as it is, and warn the first time. Neither numbers nor copies have the iterate then.
@@ -184,7 +168,7 @@ class Archive:
 
     def __init__(
         self,
-        conversion: Planned,
+        conversion: PlannedConversion[Any],
         params: Params,
         losses: Tensor,
         slots: Slots,
@@ -196,7 +180,8 @@ class Archive:
         self._keeps, self._warned = on_error == "keep", False
         self._like = {n: torch.empty_like(p, dtype=record_dtype(p), device="meta") for n, p in params.items()}
         self._sizes = [p.shape for p in self._like.values()]
-        self._numbers = _bare(conversion.init({"nothing": losses.new_zeros(())}, losses))
+        assert conversion.copies is not None  # noqa: S101
+        self._copies, self._numbers = conversion.copies, conversion.begin(losses)
         self._queued: _Queued | None = None
         self._courier: Courier | None = None
         self._set_out(losses.device, courier)
@@ -250,37 +235,32 @@ class Archive:
         finally:
             self._courier.release(queued.held)
 
-    def output(self) -> dict[str, Tensor]:
+    def output(self, preference: Tensor) -> dict[str, Tensor]:
         """The conversion's answer, slot after slot: no two of them need be in memory."""
-        numbers = self.numbers()
-        if not isinstance(numbers, AdaptiveState):
-            answer = {name: tensor.clone() for name, tensor in self.slots.read(0).items()}
-        else:
-            share = shares(numbers.ledger.weights)
-            used = share.nonzero().flatten().tolist()
-            answer = mean_of((self.slots.read(j) for j in used), share[used].to(self.slots.device))
-        return {name: tensor.to(self._device) for name, tensor in answer.items()}
+        share = self.conversion.shares(self.numbers(), preference)
+        used = share.nonzero().flatten().tolist()
+        found = mean_of((self.slots.read(j) for j in used), share[used].to(self.slots.device))
+        return {name: tensor.to(self._device) for name, tensor in found.items()}
 
     def numbers(self) -> Any:  # noqa: ANN401
         """The conversion's state without copies."""
         return self._plan.own(self._numbers)
 
     def state(self) -> Any:  # noqa: ANN401
-        """With the copies: of `Adaptive` by the number of their slot, then by name."""
-        return self._with([self.slots.read(j) for j in range(capacity(self.conversion))])
+        """With the copies, by the number of their slot, then by name."""
+        return self._with([self.slots.read(j) for j in range(self._copies)])
 
     def like(self) -> Any:  # noqa: ANN401
         """With copies on no device."""
-        return self._with([self._like] * capacity(self.conversion))
+        return self._with([self._like] * self._copies)
 
     def load(self, state: Any) -> None:  # noqa: ANN401
         """Replace numbers and copies; a plan that is still on its way leaves nothing behind."""
         with suppress(StoreError):  # what could not be written is replaced
             self.settle()
-        copies: Any = state.slots.values() if isinstance(state, AdaptiveState) else [state.params]
-        self.slots.fill(copies)
+        self.slots.fill(state.slots.values())
         held = flatten(self._numbers)
-        found = {name: tensor.to(held[name], copy=True) for name, tensor in flatten(_bare(state)).items()}
+        found = {name: tensor.to(held[name], copy=True) for name, tensor in flatten(with_slots(state, {})).items()}
         self._numbers = unflatten(found, self._numbers)
 
     def to(self, device: torch.device, courier: Courier | None) -> None:
@@ -320,17 +300,8 @@ class Archive:
             self._warned = True
 
     def _with(self, copies: list[Params]) -> Any:  # noqa: ANN401
-        numbers = self.numbers()
-        if isinstance(numbers, AdaptiveState):
-            # By slot, each tensor with the shape of its parameter: a slot may be a file, and a stack of files is none.
-            slots: Any = {str(j): copy for j, copy in enumerate(copies)}
-            return numbers._replace(slots=slots)
-        return numbers._replace(params=copies[0])
-
-
-def _bare(state: Any) -> Any:  # noqa: ANN401
-    """A state without copies."""
-    return state._replace(slots={}) if isinstance(state, AdaptiveState) else state._replace(params={})
+        # By slot, each tensor with the shape of its parameter: a slot may be a file, and files cannot be stacked.
+        return with_slots(self.numbers(), {str(j): copy for j, copy in enumerate(copies)})
 
 
 def _moved(state: Any, device: torch.device) -> Any:  # noqa: ANN401
@@ -338,7 +309,7 @@ def _moved(state: Any, device: torch.device) -> Any:  # noqa: ANN401
 
 
 def _planned(
-    conversion: Planned,
+    conversion: PlannedConversion[Any],
     before: Any,  # noqa: ANN401
     losses: Tensor,
     mask: Tensor | None,

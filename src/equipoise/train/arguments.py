@@ -8,9 +8,9 @@ import torch
 from torch import Tensor, nn
 
 from equipoise import preference as preferences
-from equipoise.conversion import Adaptive, Conversion
+from equipoise.conversion import Conversion
+from equipoise.conversion.planned import is_planned
 from equipoise.errors import require
-from equipoise.train.archive import is_planned
 from equipoise.weighting import Weighting
 
 __all__ = [
@@ -62,7 +62,7 @@ def check_conversion(conversion: Conversion[Any]) -> None:
     known = hasattr(given, "output") and not isinstance(given, type)
     require(known, "conversion must be one such as Adaptive(capacity=8), Average() or Last()", given)
     require(
-        not (isinstance(conversion, Adaptive) and conversion.capacity is None),
+        getattr(conversion, "copies", 1) is not None,
         "conversion must have a capacity in a training loop: without one every iterate that no other dominates is "
         "kept, each a copy of the model, and with mini-batch losses their number grows with the run; "
         "take Adaptive(capacity=8)",
@@ -97,7 +97,7 @@ def check_store(store: object, conversion: Conversion[Any]) -> None:
     require(isinstance(store, str | os.PathLike) and os.fspath(store) != "", rule, repr(store))
     require(
         store == "device" or is_planned(conversion),
-        'store must be "device" for a conversion other than Last, Average and Adaptive',
+        'store must be "device" for a conversion that is not a PlannedConversion, or changes init, update or output',
         repr(store),
     )
 
@@ -109,7 +109,7 @@ def check_sharded(weighting: Weighting[Any], conversion: Conversion[Any], on_non
         "weighting must need losses alone where parameters are sharded: gradients of single losses do not reach shards",
         weighting,
     )
-    rule = "conversion must be Last, Average or Adaptive where parameters are sharded"
+    rule = "conversion must be a PlannedConversion with its own init, update and output where parameters are sharded"
     require(is_planned(conversion), rule, conversion)
     rule = 'on_nonfinite must be "raise" where parameters are sharded: a call that is left out has no backward pass'
     require(on_nonfinite == "raise", rule, on_nonfinite)

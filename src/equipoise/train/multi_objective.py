@@ -10,8 +10,8 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from equipoise.conversion import Adaptive, Conversion
-from equipoise.conversion.protocol import record_dtype
+from equipoise.conversion import Conversion
+from equipoise.conversion.protocol import archive_size, record_dtype
 from equipoise.errors import StateMismatchError, require
 from equipoise.registry import Method, resolve
 from equipoise.replay import Eager, Outcome, Resident, Stepper, steady
@@ -366,8 +366,9 @@ class MultiObjective:
         entries |= describe_step(
             self._labels, self.weighting, state.weighting, self.preference, state.losses, state.coefficients
         )
-        if isinstance(self.conversion, Adaptive):
-            entries["archive"] = int(self.conversion.size(self._record.numbers()))
+        size = archive_size(self.conversion, self._record.numbers())
+        if size is not None:
+            entries["archive"] = int(size)
         return entries
 
     # Checkpoints ------------------------------------------------------------------------------
@@ -627,7 +628,7 @@ class MultiObjective:
                 "solution is where the run began",
                 stacklevel=3,
             )
-        return self._record.output()
+        return self._record.output(self._w)
 
     def _exactly(self) -> AbstractContextManager[None]:
         """Without graphs, and in the precision that things are in."""

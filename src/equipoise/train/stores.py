@@ -8,8 +8,9 @@ import torch
 from torch import Tensor
 
 from equipoise.conversion import Conversion
+from equipoise.conversion.planned import is_planned
 from equipoise.host import beside_the_host
-from equipoise.train.archive import Archive, Direct, Record, capacity, is_planned
+from equipoise.train.archive import Archive, Direct, Record
 from equipoise.train.courier import Aside, Courier, ToHost
 from equipoise.train.disk import OnDisk
 from equipoise.train.slots import Slots, on_device, on_host
@@ -39,9 +40,9 @@ def new_record(
         on_error: What a store that cannot be written to does, see `Archive`.
         apart: Whether parameters are shards, see `Layout`.
     """
-    if not is_planned(conversion):
+    if not is_planned(conversion) or conversion.copies is None:
         return Direct(conversion, params, losses)
-    slots = _open_slots(store, params, capacity(conversion), apart=apart)
+    slots = _open_slots(store, params, conversion.copies, apart=apart)
     courier = new_courier(store, losses.device, apart=apart)
     return Archive(conversion, params, losses, slots, courier, on_error=on_error)
 
