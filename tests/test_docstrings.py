@@ -39,6 +39,7 @@ MODULES = {
     "equipoise.train": None,
     "equipoise.train.lightning": "lightning",
     "equipoise.transform": None,
+    "equipoise.units": None,
     "equipoise.weighting": None,
 }
 """The modules with public names, and the extra that one needs."""

@@ -16,7 +16,7 @@ LAYERS = [
     {"errors", "atomic", "host"},
     {"batch", "streams"},
     {"replay"},
-    {"simplex", "preference", "minnorm", "state", "transform"},
+    {"simplex", "preference", "minnorm", "state", "transform", "units"},
     {"boxqp", "theory"},
     {"weighting", "conversion", "problems", "metrics"},
     {"registry", "datasets"},

@@ -1,6 +1,6 @@
 """Preference-guided multi-objective learning: name a trade-off, get the Pareto point that has it."""
 
-from equipoise import datasets, federated, metrics, preference, problems, simplex, state, theory, train
+from equipoise import datasets, federated, metrics, preference, problems, simplex, state, theory, train, units
 from equipoise.conversion import Adaptive, Average, Conversion, Last, Suffix
 from equipoise.errors import EquipoiseError, NonFiniteLossError, StateMismatchError, StoreError
 from equipoise.registry import Method, group_dro, methods
@@ -8,6 +8,7 @@ from equipoise.simplex import Box, Entropic, Euclidean, PNorm
 from equipoise.solver import Run, Solution, solve, solve_many
 from equipoise.train import GroupBalancedSampler, MultiObjective, group_losses
 from equipoise.transform import PropFair
+from equipoise.units import payoff
 from equipoise.weighting import (
     EPO,
     FERERO,
@@ -83,6 +84,7 @@ __all__ = [
     "group_losses",
     "methods",
     "metrics",
+    "payoff",
     "preference",
     "problems",
     "simplex",
@@ -91,4 +93,5 @@ __all__ = [
     "state",
     "theory",
     "train",
+    "units",
 ]

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from types import FunctionType
 
 __all__ = [
+    "BalanceWarning",
     "EquipoiseError",
     "IdealPointWarning",
     "NonFiniteLossError",
@@ -58,10 +59,30 @@ class IdealPointWarning(UserWarning):
         ['IdealPointWarning']
         >>> print(said[0].message)
         losses must not lie below the ideal point, 0; found -0.3 for objective 0 in step 1. There a larger weight asks
-        for less, and the solution is not the one that the preference names. Give the weighting an ideal point below
-        every loss, such as OMD(ideal=z), or add a constant to the losses; this is said once
+        for less, and the solution is not the one that the preference names. Give ideal= a point below every loss, or
+        add a constant to the losses; this is said once
         >>> mol = eq.MultiObjective(torch.nn.Linear(1, 1), eq.OMD(ideal=-1.0), [0.2, 0.8])
         >>> scalar = mol(losses)  # nothing to be said
+    """
+
+
+class BalanceWarning(UserWarning):
+    """An objective has had no gradient for long; the message has its name, its slack and the remedy.
+
+    Examples:
+        >>> import warnings
+        >>> model = torch.nn.Linear(1, 2)
+        >>> mol = eq.MultiObjective(model, eq.OMD(), [0.5, 0.5], names=("length", "price"))
+        >>> with warnings.catch_warnings(record=True) as said:
+        ...     warnings.simplefilter("always")
+        ...     for _ in range(1500):
+        ...         scalar = mol(model.bias * 0 + torch.tensor([87.0, 1.0]))
+        >>> [one.category.__name__ for one in said]  # once
+        ['BalanceWarning']
+        >>> print(said[0].message)
+        price has had no gradient for 1000 steps: its weight λ is below 0.0005, and its weighted loss is 99 % below the
+        largest. Its loss is 87 times smaller than the largest: give units="start", or units= as numbers; this is said
+        once
     """
 
 

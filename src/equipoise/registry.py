@@ -153,6 +153,9 @@ def group_dro(counts: Sequence[int], adjustment: float = 0.0, step_size: Number 
     w∘(f − z), has the step m·η here, and the adjustment is an ideal point z_g = −C/√n_g. The scalar is
     (1/m) Σ λ_g f_g: multiply it, or the learning rate, by m.
 
+    The groups of one loss have one unit, and none is needed. To measure in another one, or from another zero, give
+    `units=` and `ideal=` to `MultiObjective` or `solve`; the adjustment is then in these units.
+
     Args:
         counts: n_g, the training samples of every group.
         adjustment: C ≥ 0.

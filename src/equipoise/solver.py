@@ -16,6 +16,7 @@ from equipoise.conversion.protocol import answer
 from equipoise.errors import IdealPointWarning, NonFiniteLossError, require
 from equipoise.problems import Problem, problems
 from equipoise.registry import Method, Named, resolve
+from equipoise.units import Scale, Unit, Units, Zero
 from equipoise.weighting import Weighting
 from equipoise.weighting.floor import below, floor, lowered
 
@@ -35,6 +36,10 @@ class Run:
         step_size: η of θ ← θ − η Σ c_i ∇f_i; a tensor broadcasts over the batch shape.
         sweep: The leading batch shape of settings given as tensors, such as (5,) for a weighting whose
             step size has shape (5, 1, 1): settings × seeds × preferences.
+        units: What each loss is measured in: None, "start" (each instance's own first losses, less the ideal) or
+            positive numbers, as in `MultiObjective`; a tensor broadcasts to (*B, m).
+        ideal: z, the best that each loss can be. Weighting and conversions see f̃ = (f − z)/u, and the step is along
+            Σ c_i ∇f̃_i; losses that are returned are f.
 
     Examples:
         >>> sizes = torch.tensor([0.1, 1.0]).reshape(2, 1, 1)
@@ -48,6 +53,8 @@ class Run:
     conversions: Mapping[str, Conversion[Any]]
     step_size: Number = 0.02
     sweep: tuple[int, ...] = ()
+    units: Unit = None
+    ideal: Zero = 0.0
 
 
 class Trajectory(NamedTuple):
@@ -64,7 +71,7 @@ class Trajectory(NamedTuple):
     losses: Tensor
     """f(θ⁽ᵗ⁾), (steps, *B, m)."""
     coefficients: Tensor
-    """c⁽ᵗ⁾, (steps, *B, m)."""
+    """c⁽ᵗ⁾, of f in the units of the run, (steps, *B, m)."""
 
 
 class Solution(NamedTuple):
@@ -121,6 +128,8 @@ def solve(
     step_size: Number = 0.02,
     conversions: Mapping[str, Conversion[Any]] | None = None,
     sweep: tuple[int, ...] = (),
+    units: Unit = None,
+    ideal: Zero = 0.0,
     **options: Any,
 ) -> Solution:
     """Solve a problem for many preferences and seeds at once.
@@ -133,6 +142,8 @@ def solve(
         conversions: The outputs wanted, by name. By default the method's own as "solution", or the
             last iterate for a bare weighting.
         sweep: See `Run`.
+        units: See `Run`.
+        ideal: See `Run`.
         **options: See `solve_many`.
 
     Returns:
@@ -149,7 +160,7 @@ def solve(
     chosen = resolve(method)
     if conversions is None:
         conversions = {"solution": chosen.conversion}
-    run = Run(chosen.weighting, conversions, step_size, sweep)
+    run = Run(chosen.weighting, conversions, step_size, sweep, units, ideal)
     return solve_many(problem, preferences, {"run": run}, **options)["run"]
 
 
@@ -213,13 +224,13 @@ def solve_many(
                 alive &= finite
             elif not bool(finite.all()):
                 raise NonFiniteLossError(stack.blame(losses, finite, step))
-            coefficients = stack.weigh(losses)  # line 4; of Algorithm 2 lines 4 to 20, and λ of line 21
+            coefficients, raw = stack.weigh(losses)  # line 4; of Algorithm 2 lines 4 to 20, and λ of line 21
             if trajectory:
                 records.append((losses, coefficients))
             if callback is not None:
                 stack.report(callback, step, losses, coefficients)
             if step < steps:
-                stack.move(pull, coefficients)  # line 5; of Algorithm 2 θ of line 21
+                stack.move(pull, raw)  # line 5; of Algorithm 2 θ of line 21
     found = stack.solutions(alive, records)
     text = stack.too_low(found)
     if text:
@@ -293,6 +304,8 @@ class _Stack:
         self.eta = torch.cat(step_sizes)
         cheap = [self.slices[name].stop for name, run in self.runs.items() if not run.weighting.needs]
         self.cheap = max(cheap, default=0)
+        self.units = {key: Units.of(run.units, run.ideal, problem.m) for key, run in self.runs.items()}
+        self.scales: dict[str, Scale] = {}
         self.states: dict[str, Any] = {}
         self.records: dict[str, dict[str, Any]] = {}
         self.jacobian: Tensor | None = None
@@ -334,11 +347,14 @@ class _Stack:
                 rows[start - self.cheap : stop - self.cheap] = tracked.reshape(stop - start, *rows.shape[1:]).to(rows)
         return (coefficients.unsqueeze(-2) @ rows).squeeze(-2)
 
-    def weigh(self, losses: Tensor) -> Tensor:
-        """Every run's conversions record θ⁽ᵗ⁾, every run's weighting gives its coefficients."""
-        parts = []
+    def weigh(self, losses: Tensor) -> tuple[Tensor, Tensor]:
+        """Every run's conversions record θ⁽ᵗ⁾, every run's weighting gives coefficients: c of f̃, and those of f.
+
+        Where a weighting has rows of its own, these are in the units of f̃, and c is what multiplies them.
+        """
+        parts, pulled = [], []
         for name, run in self.runs.items():
-            f, x = self.of(name, losses), self.of(name, self.x)
+            f, x = self._measure(name, self.of(name, losses)), self.of(name, self.x)
             extra = self._statistics(name, run)
             if name not in self.states:
                 self.states[name] = run.weighting.init(f, **extra)
@@ -347,7 +363,24 @@ class _Stack:
                 self.records[name][key] = conversion.update({"x": x}, f, self.records[name][key])
             c, self.states[name] = run.weighting.update(f, self.states[name], self.w, **extra)
             parts.append(c.reshape(-1, c.shape[-1]))
-        return torch.cat(parts)
+            tracks = run.weighting.rows(self.states[name]) is not None
+            c = c / self.scales[name].unit if name in self.scales and not tracks else c
+            pulled.append(c.reshape(-1, c.shape[-1]))
+        return torch.cat(parts), torch.cat(pulled)
+
+    def _measure(self, name: str, f: Tensor) -> Tensor:
+        """The losses of a run in its units."""
+        units = self.units[name]
+        if units.plain:
+            return f
+        scale = self.scales.get(name)
+        if scale is None:
+            scale = units.init(f)
+            low = torch.nonzero(units.too_low(f, scale) & torch.isfinite(f))
+            if len(low):
+                units.refuse(float(f[tuple(low[0])]), f"objective {low[0][-1]} of {self.problem.name}, run {name!r}")
+        f, self.scales[name] = units.enter(f, scale)
+        return f
 
     def _statistics(self, name: str, run: Run) -> dict[str, Tensor]:
         if not run.weighting.needs or self.jacobian is None:
@@ -355,6 +388,8 @@ class _Stack:
         start, stop, batch = self.slices[name]
         rows = self.jacobian[start - self.cheap : stop - self.cheap]
         rows = rows.reshape(*batch, *rows.shape[1:])
+        if name in self.scales:
+            rows = rows / self.scales[name].unit.unsqueeze(-1)
         given = {"jacobian": lambda: rows, "gramian": lambda: rows @ rows.mT}
         return {need: given[need]() for need in run.weighting.needs}
 
@@ -398,7 +433,7 @@ class _Stack:
     def too_low(self, found: Mapping[str, Solution]) -> str:
         """Which solution, if any, lies below the ideal point of its run: its preference does not mean what it says."""
         for name, run in self.runs.items():
-            least = floor(run.weighting, self.w)
+            least = self.units[name].raw(floor(run.weighting, self.w), self.scales.get(name))
             if least is None:
                 continue
             for losses in found[name].losses.values():

@@ -108,6 +108,8 @@ def draw_setting(seed: int) -> Setting:
         "on_nonfinite": on_nonfinite,
         "names": random.choice([None, None, ("a", "b", "c")]),
         "parameters": random.choice([None, None, None, ["first.weight", "last.bias"]]),
+        "units": random.choice([None, None, "start", "start", [0.5, 3.0, 20.0]]),
+        "ideal": random.choice([0.0, 0.0, -1.5, [-1.0, 0.0, 0.25]]),
     }
     single, double, half = torch.float32, torch.float64, torch.bfloat16
     dtypes = [(single, single), (single, single), (half, half)]
@@ -359,6 +361,12 @@ def record(user: User) -> None:
         user.mol.record(losses, user.counts())
 
 
+def steer(user: User) -> None:
+    losses = user.losses()
+    with torch.inference_mode(mode=user.chance(0.3)):
+        user.mol.steer(losses * (torch.nan if user.chance(0.05) else 1.0), user.counts())
+
+
 def look_at_the_solution(user: User) -> object:
     return user.mol.solution()
 
@@ -519,6 +527,7 @@ OPERATIONS: dict[Callable[[User], object], float] = {
     clear: 2,
     change_the_rate: 0.7,
     record: 2.5,
+    steer: 1.5,
     look_at_the_solution: 1.5,
     look_at_the_metrics: 0.7,
     borrow_the_solution: 2,

@@ -104,9 +104,9 @@ class Setting:
         }
 
 
-def plain(weighting: Any) -> Callable[[int, int, Path], dict[str, Any]]:
+def plain(weighting: Any, **settings: Any) -> Callable[[int, int, Path], dict[str, Any]]:
     def run(ranks: int, rank: int, folder: Path) -> dict[str, Any]:  # noqa: ARG001
-        setting = Setting(weighting, ranks, rank)
+        setting = Setting(weighting, ranks, rank, **settings)
         setting.run()
         return setting.found()
 
@@ -124,9 +124,9 @@ def evenly(ranks: int, rank: int, folder: Path) -> dict[str, Any]:  # noqa: ARG0
     return setting.found()
 
 
-def accumulating(weighting: Any) -> Callable[[int, int, Path], dict[str, Any]]:
+def accumulating(weighting: Any, **settings: Any) -> Callable[[int, int, Path], dict[str, Any]]:
     def run(ranks: int, rank: int, folder: Path) -> dict[str, Any]:  # noqa: ARG001
-        setting = Setting(weighting, ranks, rank)
+        setting = Setting(weighting, ranks, rank, **settings)
         for step in range(STEPS):
             for part in range(2):
                 model = setting.model
@@ -146,6 +146,18 @@ def held_out(ranks: int, rank: int, folder: Path) -> dict[str, Any]:  # noqa: AR
         setting.mol(*setting.losses(step)).backward()
         with torch.no_grad():
             setting.mol.record(*setting.losses(0))
+        setting.finish_step()
+    return setting.found()
+
+
+def steered(ranks: int, rank: int, folder: Path) -> dict[str, Any]:  # noqa: ARG001
+    """λ follows losses of which every rank has measured a part; of the first ones two are absent."""
+    setting = Setting(eq.OMD(0.5), ranks, rank, units="start", ideal=-0.5)
+    for step in range(STEPS):
+        if step % 3 == 0:
+            with torch.no_grad():
+                setting.mol.steer(*setting.losses(2 if step == 0 else step))
+        setting.mol(*setting.losses(step)).backward()
         setting.finish_step()
     return setting.found()
 
@@ -300,10 +312,14 @@ RUNS: dict[str, Callable[[int, int, Path], dict[str, Any]]] = {
     "MGDA": plain(eq.MGDA()),
     "ExcessMTL": plain(eq.ExcessRisk()),
     "MoCo tracking": plain(eq.MoCo(0.5, tracking=0.5)),
+    "units": plain(eq.OMD(), units="start", ideal=(-1.0, 0.0, -0.5)),
+    "units of MGDA": plain(eq.MGDA(), units="start"),
     "evenly": evenly,
     "accumulating": accumulating(eq.OMD()),
     "accumulating MGDA": accumulating(eq.MGDA()),
+    "accumulating in units": accumulating(eq.OMD(), units="start"),
     "held out": held_out,
+    "steered": steered,
     "interrupted": interrupted,
     "spoiled": spoiled,
     "sharded": sharded(),

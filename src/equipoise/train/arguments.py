@@ -11,6 +11,7 @@ from equipoise import preference as preferences
 from equipoise.conversion import Conversion
 from equipoise.conversion.planned import is_planned
 from equipoise.errors import require
+from equipoise.units import Unit, Units, Zero
 from equipoise.weighting import Weighting
 
 __all__ = [
@@ -22,6 +23,7 @@ __all__ = [
     "check_preference",
     "check_sharded",
     "check_store",
+    "check_units",
     "check_weighting",
 ]
 
@@ -54,6 +56,14 @@ def check_names(names: tuple[str, ...], m: int) -> None:
     """Raise ValueError unless every objective has a name of its own."""
     require(len(names) == m, f"names must have {m} entries, as the preference has", len(names))
     require(len(set(names)) == m, "names must differ from one another", names)
+
+
+def check_units(units: Unit, ideal: Zero, m: int, names: tuple[str, ...] | None) -> Units:
+    """Units and ideal point of m objectives, or a ValueError."""
+    for name, given in (("units", units), ("ideal", ideal)):
+        shape = tuple(given.shape) if isinstance(given, Tensor) else ()
+        require(len(shape) <= 1, f"{name} must have shape ({m},)", shape)
+    return Units.of(units, ideal, m, names)
 
 
 def check_conversion(conversion: Conversion[Any]) -> None:

@@ -9,9 +9,10 @@ from torch import Tensor
 
 from equipoise.errors import IdealPointWarning, NonFiniteLossError
 from equipoise.host import Fetched, fetch
+from equipoise.units import Scale, Units
 from equipoise.weighting.floor import below, lowered
 
-__all__ = ["Floor", "Watch", "sound"]
+__all__ = ["Floor", "Start", "Watch", "sound"]
 
 
 class _Shown(NamedTuple):
@@ -61,6 +62,49 @@ class Floor:
             text = below(float(values[worst]), float(self.least[worst]), where)
             self.least = None
             warnings.warn(f"{text}; this is said once", IdealPointWarning, stacklevel=4)
+
+
+class Start:
+    """Raises ValueError for an objective that begins at or below its ideal point, and so has no loss for a unit.
+
+    Args:
+        names: The objectives, for the message.
+        units: The units of the run.
+    """
+
+    def __init__(self, names: tuple[str, ...], units: Units) -> None:
+        self.names, self.units = names, units
+        self.open = units.units == "start"
+        """Whether a unit may still be missing."""
+        self._shown: list[tuple[int, Fetched]] = []
+
+    def show(
+        self, values: Tensor, scale: Scale, mask: Tensor | None, step: int, when: Literal["now", "deferred"]
+    ) -> None:
+        """Look at losses (m,), 0 where absent, now or by the next `settle`.
+
+        Args:
+            values: The losses.
+            scale: The units before them.
+            mask: Who is present, (m,).
+            step: Of which step.
+            when: "now", or "deferred", so that the host need not wait for the device.
+        """
+        if self.open:
+            low = self.units.too_low(values, scale, mask)
+            self._shown.append((step, fetch(torch.stack([low.to(values), scale.known.to(values), values]))))
+            if when == "now":
+                self.settle()
+
+    def settle(self) -> None:
+        """Look at what was shown before."""
+        shown, self._shown = self._shown, []
+        for step, fetched in shown:
+            low, known, values = fetched.wait().tolist()
+            for name, is_low, value in zip(self.names, low, values, strict=True):
+                if is_low:
+                    self.units.refuse(value, f"{_called(name)} in step {step}")
+            self.open = self.open and not all(known)
 
 
 class Watch:

@@ -9,11 +9,20 @@ from torch import Tensor
 
 from equipoise.errors import require
 from equipoise.replay import Outcome
+from equipoise.units import Scale
 
 __all__ = ["Call", "Chosen", "Mean", "Pending"]
 
-Chosen = tuple[Tensor, Any]
-"""Coefficients (m,), and the state of the weighting that they go with."""
+
+class Chosen(NamedTuple):
+    """What a call is differentiated with."""
+
+    coefficients: Tensor
+    """c, (m,)."""
+    state: Any
+    """The state of the weighting that they go with."""
+    scale: Scale | None
+    """The units of the losses; None: as they are."""
 
 
 class Call(NamedTuple):

@@ -55,6 +55,6 @@ def below(value: float, least: float, objective: str) -> str:
     """
     return (
         f"losses must not lie below the ideal point, {least:.4g}; found {value:.4g} for {objective}. There a larger "
-        "weight asks for less, and the solution is not the one that the preference names. Give the weighting an ideal "
-        "point below every loss, such as OMD(ideal=z), or add a constant to the losses"
+        "weight asks for less, and the solution is not the one that the preference names. Give ideal= a point below "
+        "every loss, or add a constant to the losses"
     )

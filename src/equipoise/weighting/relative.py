@@ -27,9 +27,9 @@ class RelativeState(NamedTuple, Generic[S]):
 class Relative(Wrapper[RelativeState[S]]):
     r"""The inner weighting sees f_i/f_i⁽⁰⁾; the gradient step keeps the raw f_i.
 
-    For objectives that start at different heights. The gradients keep their own scale: where units differ by orders
-    of magnitude, divide the losses by their first values instead. f⁽⁰⁾ is set by the first `update` in which an
-    objective is present, and must be positive: an objective that starts at or below 0 is not scaled.
+    It is there to reproduce the paper's table on ratios. In your own training take `units="start"` of `MultiObjective`
+    or `solve`, which divides the gradients too. f⁽⁰⁾ is set by the first `update` in which an objective is present, and
+    must be positive: an objective that starts at or below 0 is not scaled.
 
     Attributes:
         inner: The weighting that sees the ratios.

@@ -1,0 +1,143 @@
+"""An objective without gradient for long: said once, with the remedy; and nothing in an ordinary run."""
+
+import warnings
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import equipoise as eq
+from equipoise.errors import BalanceWarning
+from equipoise.train import balance
+
+OMD = eq.OMD(0.5)
+
+
+class Fixed(nn.Module):
+    """Losses that no parameter changes."""
+
+    def __init__(self, *values: float) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(()))
+        self.values = torch.tensor(values)
+
+    def forward(self) -> Tensor:
+        return self.values + 0 * self.weight
+
+
+def run(values: tuple[float, ...], preference: list[float], steps: int = 1100, **settings: Any) -> eq.MultiObjective:
+    model = Fixed(*values)
+    mol = eq.MultiObjective(model, settings.pop("weighting", OMD), preference, eq.Last(), **settings)
+    for _ in range(steps + 1):
+        mol(model())
+    return mol
+
+
+UNITS = (
+    "price has had no gradient for 1000 steps: its weight λ is below 0.0005, and its weighted loss is 99 % below the "
+    'largest. Its loss is 87 times smaller than the largest: give units="start", or units= as numbers; '
+    "this is said once"
+)
+MISSED = (
+    "price has had no gradient for 1000 steps: its weight λ is below 0.0005, and its weighted loss is 80 % below the "
+    "largest. The ray of the preference does not meet the front there: the objective is already better than asked for. "
+    "Raise its weight in the preference, or accept it; this is said once"
+)
+NAMES = ("length", "price")
+
+
+def test_units_are_suspected_where_losses_differ_by_much():
+    with pytest.warns(BalanceWarning) as said:
+        run((87.0, 1.0), [0.5, 0.5], 3000, names=NAMES)
+    assert [str(one.message) for one in said] == [UNITS]
+    assert said[0].filename == __file__
+
+
+def test_else_the_ray_misses_the_front():
+    with pytest.warns(BalanceWarning) as said:
+        run((5.0, 1.0), [0.5, 0.5], 3000, names=NAMES)
+    assert [str(one.message) for one in said] == [MISSED]
+
+
+@pytest.mark.parametrize(
+    ("values", "preference", "settings", "text"),
+    [
+        ((1.0, 50.0), [0.99, 0.01], {}, "objective 1.*The ray"),  # the large loss is the one asked for less
+        (
+            (9.0, 1.0, 1.0),
+            [0.2, 0.4, 0.4],
+            {},
+            r"objective 1 .* 78 % below the largest \(1 more objectives are like it\)",
+        ),
+        ((8.7, 0.1), [0.5, 0.5], {"units": [0.1, 0.1]}, "units= as other numbers"),
+        ((8.7, 0.1), [0.5, 0.5], {"units": [1.0, 0.1]}, "The ray"),
+        ((2.0, 1.0), [0.9, 0.1], {"units": "start"}, "objective 1.*The ray"),
+        ((4.0, 1.0), [0.5, 0.5], {"ideal": [0.0, 0.9]}, "Its loss is 40 times smaller"),
+    ],
+)
+def test_what_is_said(values, preference, settings, text):
+    with pytest.warns(BalanceWarning, match=text):
+        run(values, preference, **settings)
+
+
+QUIET: dict[str, tuple[tuple[float, ...], list[float], dict[str, Any]]] = {
+    "not for long": ((87.0, 1.0), [0.5, 0.5], {"steps": 990}),
+    "balanced": ((1.0, 3.0), [0.75, 0.25], {}),
+    "close to the largest": ((1.0, 0.95), [0.5, 0.5], {}),
+    "nothing asked": ((5.0, 1.0), [1.0, 0.0], {}),
+    "no λ": ((87.0, 1.0), [0.5, 0.5], {"weighting": eq.Tchebycheff()}),
+    "in units": ((87.0, 1.0), [0.5, 0.5], {"units": "start"}),
+}
+
+
+@pytest.mark.parametrize("case", QUIET)
+def test_nothing_is_said(case):
+    values, preference, settings = QUIET[case]
+    run(values, preference, **{"steps": 1500, **settings})  # a warning is an error in tests
+
+
+@pytest.mark.parametrize("weighting", [None, OMD], ids=["default", "OMD"])
+def test_nothing_is_said_in_an_ordinary_run(weighting):
+    model = nn.Linear(1, 1, bias=False)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    mol = eq.MultiObjective(model, weighting, [0.1, 0.9], optimizer=optimizer)
+    for _ in range(1500):
+        x = model.weight.squeeze() + 0.1 * torch.randn(())
+        mol(torch.stack([x**2, (x - 2) ** 2])).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    assert mol.step == 1500
+
+
+def test_it_changes_nothing(toy, preference, monkeypatch):
+    def trained() -> dict[str, Tensor]:
+        ours = toy()
+        mol = eq.MultiObjective(ours.model, OMD, preference, optimizer=ours.optimizer)
+        ours.run(mol, 230)
+        return ours.params()
+
+    looked = []
+    original = balance.Balance.show
+    monkeypatch.setattr(balance.Balance, "show", lambda *args: (looked.append(args[-1]), original(*args))[1])
+    often = trained()
+    assert looked == [100, 200]  # at most every hundred steps
+    monkeypatch.setattr(balance, "EVERY", 10**9)
+    torch.testing.assert_close(often, trained(), rtol=0, atol=0)
+
+
+def test_where_a_device_must_not_be_waited_for_it_is_said_a_look_later(monkeypatch):
+    monkeypatch.setattr(balance, "beside_the_host", lambda _: True)
+    run((87.0, 1.0), [0.5, 0.5], 1190)
+    with pytest.warns(BalanceWarning, match="objective 1"):
+        run((87.0, 1.0), [0.5, 0.5], 1200)
+
+
+def test_an_objective_that_comes_back_is_counted_anew():
+    model = Fixed(87.0, 1.0)
+    mol = eq.MultiObjective(model, OMD, [0.5, 0.5], eq.Last())
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for step in range(3000):
+            model.values = torch.tensor([1.0, 87.0] if step // 600 % 2 else [87.0, 1.0])
+            mol(model())
