@@ -57,7 +57,7 @@ class Suffix(PlannedConversion[SuffixState]):
         >>> state = conversion.init({"x": torch.zeros(1)}, losses)
         >>> for x in (9.0, 9.0, 1.0, 2.0, 1.0, 2.0, 1.0, 2.0, 1.0, 2.0):
         ...     state = conversion.update({"x": torch.tensor([x])}, x * losses, state)
-        >>> conversion.output(state, torch.tensor([0.5, 0.5]))["x"].item()  # since the losses fell; the mean of all is 3
+        >>> conversion.output(state, torch.tensor([0.5, 0.5]))["x"].item()  # since they fell; the mean of all is 3
         1.5
     """
 
