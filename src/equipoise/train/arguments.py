@@ -119,7 +119,7 @@ def check_sharded(weighting: Weighting[Any], conversion: Conversion[Any], on_non
         "weighting must need losses alone where parameters are sharded: gradients of single losses do not reach shards",
         weighting,
     )
-    rule = "conversion must be a PlannedConversion with its own init, update and output where parameters are sharded"
+    rule = "conversion must be a PlannedConversion without an init, update or output of its own for sharded parameters"
     require(is_planned(conversion), rule, conversion)
     rule = 'on_nonfinite must be "raise" where parameters are sharded: a call that is left out has no backward pass'
     require(on_nonfinite == "raise", rule, on_nonfinite)
