@@ -20,6 +20,7 @@ from equipoise.weighting.protocol import Stateless, Weighting
 from equipoise.weighting.qffl import QFFL
 from equipoise.weighting.relative import Relative
 from equipoise.weighting.reweighted import Reweighted
+from equipoise.weighting.self_tuned import SelfTuned
 from equipoise.weighting.smooth_tchebycheff import SmoothTchebycheff
 from equipoise.weighting.tchebycheff import Tchebycheff
 from equipoise.weighting.upgrad import UPGrad
@@ -46,6 +47,7 @@ __all__ = [
     "PCGrad",
     "Relative",
     "Reweighted",
+    "SelfTuned",
     "SmoothTchebycheff",
     "Stateless",
     "Tchebycheff",

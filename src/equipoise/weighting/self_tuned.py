@@ -1,0 +1,276 @@
+"""SelfTuned: Tchebycheff weights by feedback, with a gain that is measured while training."""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from equipoise.batch import check_non_negative, check_positive, check_state, constant, fit, known
+from equipoise.errors import require
+from equipoise.simplex import local_step
+from equipoise.weighting.protocol import Ideal, Weighting, emit, observe, working_dtype
+
+__all__ = ["SelfTuned", "SelfTunedState"]
+
+PRIOR = 0.1
+"""How much var(λ) the initial gain is worth."""
+LEAST, MOST = 0.1, 32.0
+"""Limits of ρ."""
+OUTLIER, CALM = 25.0, 2e-3
+"""A change of over five standard deviations counts as one of five; a mean square of Δd that is no noise."""
+FALLEN, YOUNG, RISE = 0.9, 10.0, 0.05
+"""The share of its start that every gain has fallen to, the least youth in steps, and a rise that shuts the floor."""
+
+
+class SelfTunedState(NamedTuple):
+    """Where the dual player stands, and what it has measured."""
+
+    dual: Tensor
+    """λ of the step that comes, (*B, m)."""
+    used: Tensor
+    """λ of the last step, (*B, m)."""
+    anchor: Tensor
+    """y, the integral part of λ, (*B, m)."""
+    deviation: Tensor
+    """d of the last step, (*B, m)."""
+    level: Tensor
+    """The gain of each objective when it was last present, (*B, m)."""
+    means: Tensor
+    """Running means of the gain (slow, fast, quick) and of |gain|, (*B, m, 4)."""
+    centre: Tensor
+    """Running means of λ and of Δd, (*B, m, 2)."""
+    noise: Tensor
+    """The mean square of Δd, (*B, 1)."""
+    response: Tensor
+    """Σ|λ|² and Σ⟨λ, Δd⟩, about their means, (*B, 2)."""
+    pace: Tensor
+    """The step of the anchor per unit of gain, (*B, 1)."""
+    start: Tensor
+    """The gains of the first steps, (*B, m)."""
+    youth: Tensor
+    """The step until which the floor is full, (*B, 1)."""
+    steps: Tensor
+    """t, (*B, 1)."""
+
+
+@dataclass(frozen=True)
+class SelfTuned(Weighting[SelfTunedState]):
+    r"""min_θ max_λ Σ λ_i w_i (f_i(θ) − z_i), λ by feedback on the imbalance, its gain measured in the run.
+
+    With the gains g = w∘(f − z), their running size s and the deviations d = g/s − mean(g/s):
+
+        λ⁽ᵗ⁺¹⁾ = Π_y(ρ d⁽ᵗ⁾),   y⁽ᵗ⁺¹⁾ = Π_y(η d⁽ᵗ⁾),   η = ρ/max(c, 2√t),   coefficients λ⁽ᵗ⁾∘w,
+
+    a proportional part, which damps the rotation of the two players, around an anchor y, which integrates.
+    Π_y(u) = argmin over the simplex of Σ (λ_i − y_i − h_i u_i)²/(2h_i), h_i = max(y_i, 1/m), is a Euclidean step near
+    the uniform vector and an entropic one for weights that have grown. The proportional gain is
+
+        ρ = min(target/(κ G), jitter/σ),   κ = −cov(Δd, λ)/var(λ),   G = Σh²/Σh,
+
+    with κ the measured response of the deviations to λ and σ their noise: the loop closes a tenth of an imbalance a
+    step, and noise moves no weight by more than a fifth. No setting has the unit of a loss. One loss that is far
+    out counts as `spike` times its usual size.
+
+    While training is young every weight has the floor 1/m, so that no objective is forgotten before its loss has begun
+    to fall. Youth lasts `patience` times as long as it takes every gain to fall to 90 % of its start, at most `youth`
+    steps; then the floor fades like 1/t². It is shut earlier by a loss that rises, and not given to an objective
+    whose gain, relative to the largest, is below `slack` of what it was at the start.
+
+    The regret of λ is O(√T) plus ¼Σρ|Δd|², for any sequence of losses (docs/theory.md).
+
+    Attributes:
+        target: The part of an imbalance that a step should close, by the measured response.
+        jitter: The most that one step's noise may move λ_i, relative to max(λ_i, 1/m).
+        initial: ρ before anything is measured.
+        rest: c ≥ 1, the time of the integral part, in steps.
+        spike: How many times its usual size a gain can count, at least 1.
+        youth: The step at which youth ends at the latest; 0: no floor.
+        patience: See above.
+        slack: See above.
+        ideal: The ideal point z.
+
+    Examples:
+        >>> w, weighting = torch.tensor([0.5, 0.5]), eq.SelfTuned()
+        >>> losses = torch.tensor([3.0, 1.0])
+        >>> state = weighting.init(losses)
+        >>> for _ in range(100):  # losses that nothing moves: λ goes to the worse one
+        ...     c, state = weighting.update(losses, state, w)
+        >>> c.tolist()
+        [0.5, 0.0]
+    """
+
+    target: float = 0.1
+    jitter: float = 0.2
+    initial: float = 2.0
+    rest: float = 20.0
+    spike: float = 8.0
+    youth: float = 400.0
+    patience: float = 6.0
+    slack: float = 0.1
+    ideal: Ideal = 0.0
+
+    def __post_init__(self) -> None:
+        for name in ("target", "jitter", "initial", "rest"):
+            check_positive(name, getattr(self, name))
+        for name in ("youth", "patience", "slack"):
+            check_non_negative(name, getattr(self, name))
+        require(self.spike >= 1, "spike must be at least 1", self.spike)
+
+    def init(self, losses: Tensor, **extra: Tensor) -> SelfTunedState:
+        """λ uniform, nothing measured."""
+        zeros = torch.zeros(losses.shape, dtype=working_dtype(losses), device=losses.device)
+        uniform, one = zeros + 1.0 / losses.shape[-1], zeros[..., :1]
+        most = torch.finfo(zeros.dtype).max ** 0.5 / self.spike  # the size of a gain that is not known yet
+        return SelfTunedState(
+            dual=uniform,
+            used=uniform.clone(),
+            anchor=uniform.clone(),
+            deviation=zeros,
+            level=zeros.clone(),
+            means=torch.stack([zeros, zeros, zeros, zeros + most], -1),
+            centre=torch.stack([uniform, zeros], -1),
+            noise=one.clone(),
+            response=one.repeat_interleave(2, -1),
+            pace=one + torch.finfo(one.dtype).max,
+            start=zeros.clone(),
+            youth=one + self.youth,
+            steps=one.clone(),
+        )
+
+    def update(
+        self,
+        losses: Tensor,
+        state: SelfTunedState,
+        preference: Tensor,
+        *,
+        mask: Tensor | None = None,
+        inclusion: Tensor | None = None,
+        **extra: Tensor,
+    ) -> tuple[Tensor, SelfTunedState]:
+        """Coefficients λ⁽ᵗ⁾ ∘ w, shape (*B, m), and the state with λ⁽ᵗ⁺¹⁾."""
+        gain, weight, valid, present = observe(losses, preference, self.ideal, mask, inclusion, **extra)
+        check_state(state.dual, losses)
+        coefficients = emit(state.dual * weight, losses)
+        odds = None if inclusion is None else fit("inclusion", inclusion, losses).to(gain)
+        size, new = self._measured(state, gain if odds is None else gain * odds, present)
+        new = self._moved(new, size, present, odds)
+        if known(valid.all()) is not True:
+            new = SelfTunedState(*(torch.where(_fitted(valid, b), b, a) for a, b in zip(state, new, strict=True)))
+        return coefficients, new
+
+    def foreseen(self, state: SelfTunedState, preference: Tensor) -> Tensor:
+        """λ⁽ᵗ⁾ ∘ w."""
+        return state.dual * preference.to(state.dual)
+
+    @property
+    def dual(self) -> bool:
+        """True: the coefficients are λ∘w."""
+        return True
+
+    @property
+    def origin(self) -> Ideal:
+        """The ideal point."""
+        return self.ideal
+
+    def weights(self, state: SelfTunedState) -> Tensor:
+        """λ of the step that comes, shape (*B, m)."""
+        return state.dual
+
+    def _measured(self, state: SelfTunedState, gain: Tensor, present: Tensor | None) -> tuple[Tensor, SelfTunedState]:
+        """The size s of the gains, (*B, 1), and a state with what they tell of the run."""
+        t = state.steps + 1
+        rates = _rates(t)
+        memory, recent = rates[..., :1], rates[..., 5:].unsqueeze(-2)
+        level = self._level(state, gain, present)
+        news = torch.stack([level, level, level, level.abs()], -1)
+        means = torch.lerp(state.means, news, rates[..., 1:5].unsqueeze(-2))
+        size = means[..., 3].mean(-1, keepdim=True).clamp_min(torch.finfo(means.dtype).tiny)
+        d = level / size
+        change = d - d.mean(-1, keepdim=True) - state.deviation
+
+        # One loss far out must spoil neither λ nor what is measured over hundreds of steps.
+        energy = change.square().mean(-1, keepdim=True)
+        kept = (OUTLIER * state.noise.clamp_min(CALM) / energy).clamp_max(1.0).masked_fill(t <= 2, 1.0)
+        change = change * kept.sqrt()
+        # Δd is what the last step's λ did. This step's λ depends on the last d, and on its noise.
+        pair = torch.stack([state.used, change], -1)
+        off = pair - state.centre
+        products = (off.mT @ off)[..., 0, :]
+        return size, state._replace(
+            deviation=state.deviation + change,
+            level=level,
+            means=means,
+            centre=torch.lerp(state.centre, pair, recent),
+            noise=torch.lerp(state.noise, energy * kept, memory),
+            response=products + state.response * (1 - memory),
+            steps=t,
+        )
+
+    def _level(self, state: SelfTunedState, gain: Tensor, present: Tensor | None) -> Tensor:
+        """The gains without spikes; the last ones of objectives that are absent, (*B, m)."""
+        size = state.means[..., 3]
+        cap = self.spike * torch.maximum(size, size.mean(-1, keepdim=True))
+        level = torch.clamp(gain, -cap, cap)
+        if present is None:
+            return level
+        mean = level.sum(-1, keepdim=True) / present.sum(-1, keepdim=True).clamp_min(1)
+        return torch.where(present, level, torch.where(state.steps > 0, state.level, mean))
+
+    def _moved(
+        self, state: SelfTunedState, size: Tensor, present: Tensor | None, odds: Tensor | None
+    ) -> SelfTunedState:
+        """The steps of the anchor and of λ."""
+        t, d = state.steps, state.deviation
+        rho = self._gain(state)
+        low, start, youth = self._floor(state)
+        # Per unit of gain the step of the anchor may fall freely and rise like t⁸: then its regret is O(√T).
+        pace = rho / (size * torch.clamp_min(2 * t.sqrt(), self.rest))
+        pace = torch.minimum(pace, state.pace * (t / (t - 1)) ** 8)
+        push = (pace * size) * d
+        if present is not None:
+            push = torch.where(present, push if odds is None else push / odds, 0.0)
+        anchor = local_step(state.anchor, push.clamp(-0.25, 0.25), low)
+        dual = local_step(anchor, rho * d, low)
+        return state._replace(dual=dual, used=state.dual, anchor=anchor, pace=pace, start=start, youth=youth)
+
+    def _gain(self, state: SelfTunedState) -> Tensor:
+        """ρ, (*B, 1): a tenth of the measured stability limit, less where noise would move λ too far."""
+        h = state.anchor.clamp_min(1 / state.anchor.shape[-1])
+        reach = (h * h).sum(-1, keepdim=True) / h.sum(-1, keepdim=True)
+        var, cov = torch.split(state.response, 1, -1)
+        # κ/target, and with a variance of Δd that is 2σ²
+        kappa = torch.rsub(cov, PRIOR * h.shape[-1] / self.initial, alpha=1 / self.target) / (var + PRIOR)
+        limit = torch.maximum(kappa * reach, state.noise.sqrt() * (0.5**0.5 / self.jitter))
+        return limit.clamp(1 / MOST, 1 / LEAST).reciprocal()
+
+    def _floor(self, state: SelfTunedState) -> tuple[Tensor, Tensor, Tensor]:
+        """The least λ and the gains at the start, (*B, m); and the step until which the floor is full, (*B, 1)."""
+        t, (slow, fast, quick, _) = state.steps, state.means.unbind(-1)
+        tiny = torch.finfo(slow.dtype).tiny
+        start = torch.where(t <= 3, torch.maximum(state.start, quick), state.start)
+        left = quick / start.clamp_min(tiny)
+        ended = (left.amax(-1, keepdim=True) <= FALLEN) & (state.youth >= self.youth)
+        youth = torch.where(ended, (self.patience * t).clamp(YOUNG, max(YOUNG, self.youth)), state.youth)
+        trend = (fast / slow.clamp_min(tiny)).amax(-1, keepdim=True)
+        gate = torch.sub((t < youth) + 1 / RISE, trend, alpha=1 / RISE).clamp(0.0, 1.0).masked_fill(t < YOUNG, 1.0)
+        full = (youth / t).clamp_max(1.0).square() * (gate / slow.shape[-1])
+        most = quick.amax(-1, keepdim=True) / start.amax(-1, keepdim=True).clamp_min(tiny)
+        heeded = left / (0.25 * self.slack * most).clamp_min(tiny) - 4
+        return heeded.clamp(0.0, 1.0) * full, start, youth
+
+
+def _rates(t: Tensor) -> Tensor:
+    """How much the newest number counts in every running mean, (*B, 6).
+
+    Of noise and response: the mean over t/4 steps. Of the gains: slow t/2, fast t/8, quick 3 steps, size 10 steps. Of λ
+    and Δd: 100 steps, beginning with the second.
+    """
+    numerator, delay = constant((4.0, 2.0, 8.0, 1.0, 1.0, 1.0), t), constant((0.0, 0.0, 0.0, 0.0, 0.0, 1.0), t)
+    least = constant((0.0, 0.0, 0.0, 0.3, 0.1, 0.01), t)
+    return torch.maximum(numerator / (t - delay), least).clamp_max(1.0)
+
+
+def _fitted(flag: Tensor, tensor: Tensor) -> Tensor:
+    """A flag (*B, 1) ready to meet a tensor of the state."""
+    return flag.reshape(flag.shape + (1,) * (tensor.ndim - flag.ndim))
