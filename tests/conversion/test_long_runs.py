@@ -8,6 +8,8 @@ import torch
 from torch import Tensor
 
 import equipoise as eq
+from equipoise.conversion.store import mean_of
+from equipoise.train.slots import Numbers, carry_out, on_device
 
 CONVERSIONS: dict[str, Any] = {
     "Average(8)": eq.Average(power=8.0),
@@ -34,16 +36,16 @@ def missed(conversion: Any, steps: int) -> Tensor:
     θ moves in a straight line, and one loss rises while the other falls: no iterate dominates another and no block is
     dropped, so the answer is the mean of all iterates weighted by tᵖ.
     """
-    start = {"x": torch.ones(len(CHANGES))}
-    state = conversion.init(start, torch.ones(2))
+    state, slots = conversion.begin(torch.ones(2)), on_device({"x": torch.ones(len(CHANGES))}, conversion.copies)
     for t in range(1, steps + 1):
         at = t / steps
-        x = (1 + CHANGES * at).to(torch.float32)
-        state = conversion.update({"x": x}, torch.tensor([at, -at]), state)
+        plan, state = conversion.plan(torch.tensor([at, -at]), state)
+        carry_out(Numbers.of(plan), {"x": (1 + CHANGES * at).to(torch.float32)}, slots)
     s = torch.arange(1, steps + 1, dtype=torch.float64) / steps
     weight = s ** float(conversion.power)
     expected = 1 + CHANGES * (weight * s).sum() / weight.sum()
-    return (conversion.output(state)["x"].double() - expected).abs() / CHANGES
+    found = mean_of((slots.read(j) for j in range(conversion.copies)), conversion.shares(state))["x"]
+    return (found.double() - expected).abs() / CHANGES
 
 
 every = pytest.mark.parametrize("conversion", CONVERSIONS.values(), ids=CONVERSIONS.keys())
