@@ -10,7 +10,7 @@ from torch import Tensor
 
 from equipoise import preference
 from equipoise.batch import Number
-from equipoise.conversion import Adaptive, Average, Conversion, Last
+from equipoise.conversion import Adaptive, Average, Conversion, Last, Suffix
 from equipoise.errors import UnknownNameError, require
 from equipoise.simplex import Entropic, Euclidean
 from equipoise.transform import PropFair
@@ -32,6 +32,7 @@ from equipoise.weighting import (
     Momentum,
     NashMTL,
     PCGrad,
+    SelfTuned,
     SmoothTchebycheff,
     Tchebycheff,
     UPGrad,
@@ -109,16 +110,15 @@ def nearest(name: str, known: Iterable[str]) -> str:
 def default() -> Method:
     """The method for when none is named, `equipoise` in the table: no number of it is tuned to a problem.
 
-    PGD with the adaptive step, which does not depend on the unit of the losses, and after a thousand steps no longer
-    falls; optimism against the rotation of the two players, smoothed against noise; an answer that weighs late
-    iterates more and holds eight copies. How it was chosen, and where another choice is better: docs/defaults.md.
+    A weighting that measures its own gain, so that noise, momentum and units need no setting; an answer that is right
+    with noisy losses and holds eight copies. To change one constant: `dataclasses.replace`. How it was chosen, and
+    where another choice is better: docs/defaults.md.
 
     Examples:
-        >>> eq.registry.default().conversion
-        Adaptive(power=8.0, capacity=8, ties='stored')
+        >>> eq.registry.default()
+        Method(weighting=SelfTuned(...), conversion=Suffix(power=8.0, capacity=8, z=2.0), transform=None)
     """
-    weighting = OMD(step_size="adaptive", mirror=Euclidean(), optimism=30.0, smoothing=3.0, horizon=1000.0)
-    return Method(weighting, Adaptive(power=8.0, capacity=8))
+    return Method(SelfTuned(), Suffix())
 
 
 def resolve(method: Method | Weighting[Any] | str | None) -> Method:
@@ -192,6 +192,9 @@ def methods() -> Named[Method]:
     return Named(
         {
             "equipoise": default(),
+            "OptOMD-TCH": Method(
+                OMD(step_size="adaptive", optimism=30.0, smoothing=3.0, horizon=1000.0), Adaptive(power=8.0, capacity=8)
+            ),
             "LS": Method(Linear(), Last()),
             "FedAvg": Method(Linear(), Last()),
             "TCH": Method(Tchebycheff(), Last()),

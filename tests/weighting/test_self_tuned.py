@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 import equipoise as eq
-from equipoise.weighting.self_tuned import CALM, FALLEN, LEAST, MOST, OUTLIER, PRIOR, RISE, YOUNG
+from equipoise.weighting.self_tuned import CALM, FALLEN, LEAST, MOST, OUTLIER, PRIOR, REST, RISE, YOUNG
 
 HALF = torch.tensor([0.5, 0.5])
 
@@ -34,9 +34,14 @@ def test_a_first_step_by_hand():
 
 
 def test_while_training_is_young_it_is_a_weighted_sum():
-    losses = torch.tensor([3.0, 1.0]).expand(40, 2)
+    losses = torch.stack([torch.full((40,), 3.0), torch.linspace(1.0, 0.4, 40)], -1)  # one has not begun to fall
     found, _ = run(eq.SelfTuned(), losses, HALF)
     assert torch.equal(found, torch.full((40, 2), 0.25))
+
+
+def test_losses_at_rest_end_youth():
+    found, _ = run(eq.SelfTuned(), torch.tensor([3.0, 1.0]).expand(100, 2), HALF)
+    assert found[-1].tolist() == [0.5, 0.0]
 
 
 def test_youth_ends_with_progress_not_with_a_number_of_steps():
@@ -91,8 +96,11 @@ def naive(weighting: eq.SelfTuned, losses: list[list[float]], w: list[float]) ->
         start = [max(a, b) for a, b in zip(start, quick, strict=True)] if t <= 3 else start
         if youth >= weighting.youth and all(a <= FALLEN * b for a, b in zip(quick, start, strict=True)):
             youth = max(YOUNG, min(weighting.youth, weighting.patience * t))
-        trend = max(a / b for a, b in zip(fast, slow, strict=True)) - 1
-        gate = 1.0 if t < YOUNG else min(1.0, max(0.0, (t < youth) - trend / RISE))
+        trend = [a / b - 1 for a, b in zip(fast, slow, strict=True)]
+        rise = max(trend) / (RISE + 2 * (noise * min(1, 8 / t)) ** 0.5)
+        if t >= YOUNG and (rise > 1 or min(trend) > -REST):
+            youth = min(youth, t)
+        gate = 1.0 if t < YOUNG else min(1.0, max(0.0, (t < youth) - rise))
         full = min(1.0, youth / t) ** 2 * gate / m
         low = []
         for a, b in zip(quick, start, strict=True):

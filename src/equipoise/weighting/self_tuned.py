@@ -19,8 +19,10 @@ LEAST, MOST = 0.1, 32.0
 """Limits of ρ."""
 OUTLIER, CALM = 25.0, 2e-3
 """A change of over five standard deviations counts as one of five; a mean square of Δd that is no noise."""
-FALLEN, YOUNG, RISE = 0.9, 10.0, 0.05
-"""The share of its start that every gain has fallen to, the least youth in steps, and a rise that shuts the floor."""
+FALLEN, YOUNG = 0.9, 10.0
+"""The share of its start that every gain has fallen to, and the least youth in steps."""
+RISE, REST = 0.05, 0.005
+"""A relative rise of a gain that is a conflict, and a fall below which it is at rest."""
 
 
 class SelfTunedState(NamedTuple):
@@ -74,8 +76,9 @@ class SelfTuned(Weighting[SelfTunedState]):
 
     While training is young every weight has the floor 1/m, so that no objective is forgotten before its loss has begun
     to fall. Youth lasts `patience` times as long as it takes every gain to fall to 90 % of its start, at most `youth`
-    steps; then the floor fades like 1/t². It is shut earlier by a loss that rises, and not given to an objective
-    whose gain, relative to the largest, is below `slack` of what it was at the start.
+    steps. It ends sooner when a loss rises, which is a conflict, or when none falls any more. Then the floor fades like
+    1/t². It is not given to an objective whose gain, relative to the largest, is below `slack` of what it was at the
+    start.
 
     The regret of λ is O(√T) plus ¼Σρ|Δd|², for any sequence of losses (docs/theory.md).
 
@@ -252,8 +255,12 @@ class SelfTuned(Weighting[SelfTunedState]):
         left = quick / start.clamp_min(tiny)
         ended = (left.amax(-1, keepdim=True) <= FALLEN) & (state.youth >= self.youth)
         youth = torch.where(ended, (self.patience * t).clamp(YOUNG, max(YOUNG, self.youth)), state.youth)
-        trend = (fast / slow.clamp_min(tiny)).amax(-1, keepdim=True)
-        gate = torch.sub((t < youth) + 1 / RISE, trend, alpha=1 / RISE).clamp(0.0, 1.0).masked_fill(t < YOUNG, 1.0)
+        # A rise is a conflict, beyond what noise does to the fast mean; without a fall the run is at rest.
+        trend = fast / slow.clamp_min(tiny) - 1
+        rise = trend.amax(-1, keepdim=True) / (RISE + 2 * (state.noise * (8 / t).clamp_max(1.0)).sqrt())
+        settled = (rise > 1) | (trend.amin(-1, keepdim=True) > -REST)
+        youth = torch.where(settled & (t >= YOUNG), torch.minimum(youth, t), youth)
+        gate = ((t < youth).to(rise) - rise).clamp(0.0, 1.0).masked_fill(t < YOUNG, 1.0)
         full = (youth / t).clamp_max(1.0).square() * (gate / slow.shape[-1])
         most = quick.amax(-1, keepdim=True) / start.amax(-1, keepdim=True).clamp_min(tiny)
         heeded = left / (0.25 * self.slack * most).clamp_min(tiny) - 4
