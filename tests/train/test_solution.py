@@ -138,15 +138,15 @@ def test_frozen_parameters_are_not_recorded():
     model = Normed()
     model.body.requires_grad_(False)
     mol, _ = train(model)
-    assert "conversion.params.body.weight" not in mol.state_dict()["tensors"]
+    assert "conversion.slots.0.body.weight" not in mol.state_dict()["tensors"]
     assert mol.solution().keys() == model.state_dict().keys()
 
 
 def test_parameters_choose_what_is_recorded():
     model = Normed()
     mol, _ = train(model, parameters=["head.weight", "head.bias"])
-    recorded = [n for n in mol.state_dict()["tensors"] if n.startswith("conversion.params.")]
-    assert recorded == ["conversion.params.head.weight", "conversion.params.head.bias"]
+    slots = [n for n in mol.state_dict()["tensors"] if n.startswith("conversion.slots.")]
+    assert {name.split(".", 3)[3] for name in slots} == {"head.weight", "head.bias"}
     solution = mol.solution()
     assert torch.equal(solution["body.weight"], model.body.weight)
     assert not torch.equal(solution["head.weight"], model.head.weight)
