@@ -53,6 +53,8 @@ SETTINGS: dict[str, Weighting[Any]] = {
     "eg box": eq.OMD(0.8, eq.Entropic(), dual_set=eq.Box(0.05, 0.4)),
     "eg floor cvar": eq.OMD(0.8, eq.Entropic(floor=0.1), dual_set=eq.Box.cvar(0.5, M)),
     "eg adaptive box": eq.OMD("adaptive", eq.Entropic(), optimism=1.0, dual_set=eq.Box(upper=0.45)),
+    "self-tuned without floor": eq.SelfTuned(youth=0.0),
+    "self-tuned ideal": eq.SelfTuned(youth=0.0, ideal=0.2),
     "relative linear": eq.Relative(eq.Linear()),
     "relative tch": eq.Relative(eq.Tchebycheff()),
     "relative omd": eq.Relative(BUSY),
@@ -292,7 +294,8 @@ def several_steps(weighting: Weighting[Any], *batch: int) -> dict[str, Tensor]:
 @every
 def test_what_is_foreseen_comes_whatever_the_losses(weighting: Weighting[Any]):
     """By default nothing is; the paper's order of the steps and the weighted sum know."""
-    knows = isinstance(weighting, eq.Linear) or (isinstance(weighting, eq.OMD) and weighting.order == "simultaneous")
+    knows = isinstance(weighting, eq.Linear | eq.SelfTuned)
+    knows = knows or (isinstance(weighting, eq.OMD) and weighting.order == "simultaneous")
     state, w = begin(weighting, 3), prefer(3)
     for step in range(4):
         extra = statistics(weighting, 3, seed=step)
@@ -375,7 +378,7 @@ def test_the_input_matters_or_it_is_linear(weighting: Weighting[Any]):
     c, other = (
         run(weighting, draw(3, M, seed=seed), prefer(), **statistics(weighting, 3, seed=seed))[0] for seed in (0, 7)
     )
-    linear = isinstance(weighting, eq.Linear) or weighting == eq.Relative(eq.Linear())
+    linear = isinstance(weighting, eq.Linear) or weighting in {eq.Relative(eq.Linear()), eq.SelfTuned()}  # still young
     assert torch.equal(c, other) == linear
 
 
@@ -478,6 +481,8 @@ def test_an_inclusion_of_one_changes_nothing(weighting: Weighting[Any]):
 
 UNBIASED: dict[str, Weighting[Any]] = {
     "linear": eq.Linear(),
+    "self-tuned without floor": eq.SelfTuned(youth=0.0),
+    "self-tuned ideal": eq.SelfTuned(youth=0.0, ideal=0.2),
     "relative linear": eq.Relative(eq.Linear()),
     **{name: eq.OMD(1e-3, mirror) for name, mirror in MIRRORS.items()},
     "adaptive": eq.OMD("adaptive"),

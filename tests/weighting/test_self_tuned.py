@@ -91,7 +91,7 @@ def naive(weighting: eq.SelfTuned, losses: list[list[float]], w: list[float]) ->
         kappa = (PRIOR * weighting.target * m / weighting.initial - cov) / (var + PRIOR)
         reach = sum(a * a for a in h) / sum(h)
         rho = MOST if kappa <= 0 else min(MOST, weighting.target / (kappa * reach))
-        rho = max(LEAST, min(rho, weighting.jitter / (noise / 2) ** 0.5 if noise else MOST))
+        rho = max(LEAST, min(rho, weighting.jitter * (2 / m) ** 0.5 / (noise / 2) ** 0.5 if noise else MOST))
         # the floor
         start = [max(a, b) for a, b in zip(start, quick, strict=True)] if t <= 3 else start
         if youth >= weighting.youth and all(a <= FALLEN * b for a, b in zip(quick, start, strict=True)):
@@ -105,7 +105,7 @@ def naive(weighting: eq.SelfTuned, losses: list[list[float]], w: list[float]) ->
         low = []
         for a, b in zip(quick, start, strict=True):
             share = a / max(quick) / (b / max(start)) / weighting.slack
-            low.append(full * min(1.0, max(0.0, (share - 1) / 0.25)))
+            low.append(full * min(1.0, max(0.0, (share - 1) / 0.1)))
         # the two steps
         pace = min(rho / (s * max(weighting.rest, 2 * t**0.5)), pace * (t / (t - 1)) ** 8 if t > 1 else math.inf)
         y = naive_step(y, [max(-0.25, min(0.25, pace * s * a)) for a in d], low)

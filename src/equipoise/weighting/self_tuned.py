@@ -39,7 +39,9 @@ class SelfTunedState(NamedTuple):
     level: Tensor
     """The gain of each objective when it was last present, (*B, m)."""
     means: Tensor
-    """Running means of the gain (slow, fast, quick) and of |gain|, (*B, m, 4)."""
+    """The slow, the fast and the quick running mean of the gains, (*B, m, 3)."""
+    size: Tensor
+    """The running mean of |gain|, (*B, m)."""
     centre: Tensor
     """Running means of λ and of Δd, (*B, m, 2)."""
     noise: Tensor
@@ -68,11 +70,11 @@ class SelfTuned(Weighting[SelfTunedState]):
     Π_y(u) = argmin over the simplex of Σ (λ_i − y_i − h_i u_i)²/(2h_i), h_i = max(y_i, 1/m), is a Euclidean step near
     the uniform vector and an entropic one for weights that have grown. The proportional gain is
 
-        ρ = min(target/(κ G), jitter/σ),   κ = −cov(Δd, λ)/var(λ),   G = Σh²/Σh,
+        ρ = min(target/(κ G), jitter √(2/m)/σ),   κ = −cov(Δd, λ)/var(λ),   G = Σh²/Σh,
 
-    with κ the measured response of the deviations to λ and σ their noise: the loop closes a tenth of an imbalance a
-    step, and noise moves no weight by more than a fifth. No setting has the unit of a loss. One loss that is far
-    out counts as `spike` times its usual size.
+    with κ the measured response of the deviations to λ and σ their noise: a step closes a tenth of an imbalance, and
+    noise moves λ little. No setting has the unit of a loss. One loss that is far out counts as `spike` times its
+    usual size at most.
 
     While training is young every weight has the floor 1/m, so that no objective is forgotten before its loss has begun
     to fall. Youth lasts `patience` times as long as it takes every gain to fall to 90 % of its start, at most `youth`
@@ -84,7 +86,8 @@ class SelfTuned(Weighting[SelfTunedState]):
 
     Attributes:
         target: The part of an imbalance that a step should close, by the measured response.
-        jitter: The most that one step's noise may move λ_i, relative to max(λ_i, 1/m).
+        jitter: How far one step's noise may move λ, relative to the uniform weights: for two objectives each weight by
+            this share of itself, for more by less.
         initial: ρ before anything is measured.
         rest: c ≥ 1, the time of the integral part, in steps.
         spike: How many times its usual size a gain can count, at least 1.
@@ -104,13 +107,13 @@ class SelfTuned(Weighting[SelfTunedState]):
     """
 
     target: float = 0.1
-    jitter: float = 0.2
+    jitter: float = 0.4
     initial: float = 2.0
     rest: float = 20.0
     spike: float = 8.0
     youth: float = 400.0
     patience: float = 6.0
-    slack: float = 0.1
+    slack: float = 0.25
     ideal: Ideal = 0.0
 
     def __post_init__(self) -> None:
@@ -131,7 +134,8 @@ class SelfTuned(Weighting[SelfTunedState]):
             anchor=uniform.clone(),
             deviation=zeros,
             level=zeros.clone(),
-            means=torch.stack([zeros, zeros, zeros, zeros + most], -1),
+            means=torch.stack([zeros, zeros, zeros], -1),
+            size=zeros + most,
             centre=torch.stack([uniform, zeros], -1),
             noise=one.clone(),
             response=one.repeat_interleave(2, -1),
@@ -158,6 +162,8 @@ class SelfTuned(Weighting[SelfTunedState]):
         odds = None if inclusion is None else fit("inclusion", inclusion, losses).to(gain)
         size, new = self._measured(state, gain if odds is None else gain * odds, present)
         new = self._moved(new, size, present, odds)
+        if present is not None:
+            valid = valid & present.any(-1, keepdim=True)
         if known(valid.all()) is not True:
             new = SelfTunedState(*(torch.where(_fitted(valid, b), b, a) for a, b in zip(state, new, strict=True)))
         return coefficients, new
@@ -186,9 +192,9 @@ class SelfTuned(Weighting[SelfTunedState]):
         rates = _rates(t)
         memory, recent = rates[..., :1], rates[..., 5:].unsqueeze(-2)
         level = self._level(state, gain, present)
-        news = torch.stack([level, level, level, level.abs()], -1)
-        means = torch.lerp(state.means, news, rates[..., 1:5].unsqueeze(-2))
-        size = means[..., 3].mean(-1, keepdim=True).clamp_min(torch.finfo(means.dtype).tiny)
+        means = torch.lerp(state.means, level.unsqueeze(-1), rates[..., 1:4].unsqueeze(-2))
+        sizes = torch.lerp(state.size, level.abs(), rates[..., 4:5])
+        size = sizes.mean(-1, keepdim=True).clamp_min(torch.finfo(sizes.dtype).tiny)
         d = level / size
         change = d - d.mean(-1, keepdim=True) - state.deviation
 
@@ -204,6 +210,7 @@ class SelfTuned(Weighting[SelfTunedState]):
             deviation=state.deviation + change,
             level=level,
             means=means,
+            size=sizes,
             centre=torch.lerp(state.centre, pair, recent),
             noise=torch.lerp(state.noise, energy * kept, memory),
             response=products + state.response * (1 - memory),
@@ -212,8 +219,7 @@ class SelfTuned(Weighting[SelfTunedState]):
 
     def _level(self, state: SelfTunedState, gain: Tensor, present: Tensor | None) -> Tensor:
         """The gains without spikes; the last ones of objectives that are absent, (*B, m)."""
-        size = state.means[..., 3]
-        cap = self.spike * torch.maximum(size, size.mean(-1, keepdim=True))
+        cap = self.spike * torch.maximum(state.size, state.size.mean(-1, keepdim=True))
         level = torch.clamp(gain, -cap, cap)
         if present is None:
             return level
@@ -242,14 +248,14 @@ class SelfTuned(Weighting[SelfTunedState]):
         h = state.anchor.clamp_min(1 / state.anchor.shape[-1])
         reach = (h * h).sum(-1, keepdim=True) / h.sum(-1, keepdim=True)
         var, cov = torch.split(state.response, 1, -1)
-        # κ/target, and with a variance of Δd that is 2σ²
+        # κ/target; the mean square of Δd is 2σ²
         kappa = torch.rsub(cov, PRIOR * h.shape[-1] / self.initial, alpha=1 / self.target) / (var + PRIOR)
-        limit = torch.maximum(kappa * reach, state.noise.sqrt() * (0.5**0.5 / self.jitter))
+        limit = torch.maximum(kappa * reach, state.noise.sqrt() * (0.5 * h.shape[-1] ** 0.5 / self.jitter))
         return limit.clamp(1 / MOST, 1 / LEAST).reciprocal()
 
     def _floor(self, state: SelfTunedState) -> tuple[Tensor, Tensor, Tensor]:
         """The least λ and the gains at the start, (*B, m); and the step until which the floor is full, (*B, 1)."""
-        t, (slow, fast, quick, _) = state.steps, state.means.unbind(-1)
+        t, (slow, fast, quick) = state.steps, state.means.unbind(-1)
         tiny = torch.finfo(slow.dtype).tiny
         start = torch.where(t <= 3, torch.maximum(state.start, quick), state.start)
         left = quick / start.clamp_min(tiny)
@@ -263,7 +269,7 @@ class SelfTuned(Weighting[SelfTunedState]):
         gate = ((t < youth).to(rise) - rise).clamp(0.0, 1.0).masked_fill(t < YOUNG, 1.0)
         full = (youth / t).clamp_max(1.0).square() * (gate / slow.shape[-1])
         most = quick.amax(-1, keepdim=True) / start.amax(-1, keepdim=True).clamp_min(tiny)
-        heeded = left / (0.25 * self.slack * most).clamp_min(tiny) - 4
+        heeded = left / (0.1 * self.slack * most).clamp_min(tiny) - 10
         return heeded.clamp(0.0, 1.0) * full, start, youth
 
 
