@@ -60,15 +60,16 @@ class Member:
 class BoundedMemory:
     """The archive with capacity K: a list, and the rules one after another."""
 
-    def __init__(self, capacity: int, ties: Ties = "stored") -> None:
-        self.capacity, self.ties = capacity, ties
+    def __init__(self, capacity: int, ties: Ties = "stored", heavy: float = math.inf) -> None:
+        self.capacity, self.ties, self.heavy = capacity, ties, heavy
         self.members: list[Member] = []
         self.happened: set[str] = set()
 
     def record(self, f: Array, weight: float, theta: Array) -> None:
-        self.enter(Member(f, weight, theta, f))
+        newcomer = Member(f, weight, theta, f)
+        self.enter(newcomer)
         if len(self.members) > self.capacity:
-            a, b = self.closest()
+            a, b = self.closest(newcomer)
             self.members = [member for member in self.members if member is not a and member is not b]
             gamma = a.gamma + b.gamma
             f_hat = (a.gamma * a.f + b.gamma * b.f) / gamma
@@ -97,12 +98,17 @@ class BoundedMemory:
         self.members = [member for member in self.members if not any(member is other for other in below)] + [new]
         return True
 
-    def closest(self) -> tuple[Member, Member]:
-        """Ward: least γ_a γ_b/(γ_a + γ_b) ‖(f̂_a − f̂_b)/s‖²."""
+    def closest(self, newcomer: Member) -> tuple[Member, Member]:
+        """Ward: least γ_a γ_b/(γ_a + γ_b) ‖(f̂_a − f̂_b)/s‖², but no newcomer with a member that is far heavier."""
         points = np.stack([member.f for member in self.members])
         spread = points.max(0) - points.min(0)
         spread[spread == 0] = 1.0
         pairs = [(a, b) for i, a in enumerate(self.members) for b in self.members[i + 1 :]]
+        if self.capacity > 1:
+            light = [(a, b) for a, b in pairs if b is not newcomer or a.gamma <= self.heavy * b.gamma]
+            if len(light) < len(pairs):
+                self.happened.add("too light")
+            pairs = light
         costs = [a.gamma * b.gamma / (a.gamma + b.gamma) * (((a.f - b.f) / spread) ** 2).sum() for a, b in pairs]
         return pairs[int(np.argmin(costs))]
 
@@ -272,6 +278,27 @@ def test_bounded_memory_is_the_naive_one(T: int, m: int, capacity: int, seed: in
             assert weight == pytest.approx(member.gamma, rel=1e-9)
             np.testing.assert_allclose(theta, member.theta, atol=1e-9)
         assert sum(weight for _, weight, _ in found) == pytest.approx(sum(t**power for t in range(1, T + 1)))
+
+
+@pytest.mark.parametrize("capacity", [1, 2, 4])
+def test_a_newcomer_is_not_merged_with_a_member_that_is_far_heavier(capacity: int, monkeypatch):
+    """Three times as heavy here: the naive one has the same rule."""
+    monkeypatch.setattr("equipoise.conversion.ledger.HEAVY", 3)
+    happened: set[str] = set()
+    for seed in range(6):
+        f = continuous(40, 4, seed, clustered=seed % 2 == 0)
+        ledger, held = run(eq.Adaptive(1.0, capacity), f)
+        for at in range(3):
+            archive = BoundedMemory(capacity, heavy=3)
+            for t in range(40):
+                archive.record(f[t, at], float(t + 1), np.eye(40)[t])
+            found = members(ledger, held, (at,))
+            expected = sorted(archive.members, key=lambda member: member.f.round(9).tolist())
+            assert [weight for _, weight, _ in found] == pytest.approx([member.gamma for member in expected])
+            for (_, _, theta), member in zip(found, expected, strict=True):
+                np.testing.assert_allclose(theta, member.theta, atol=1e-9)
+            happened |= archive.happened
+    assert ("too light" in happened) == (capacity > 1)
 
 
 def continuous(T: int, m: int, seed: int, *, clustered: bool) -> Array:

@@ -54,6 +54,9 @@ class Ledger:
     mini-batches are skewed, most lie below their arithmetic mean, and it would be dominated far more easily
     than the iterates that it stands for.
 
+    Which two are merged does not matter to the guarantee: the closest two (Ward), but no newcomer with a member of more
+    than 256 times its weight, which it could not move in float32.
+
     Attributes:
         power: Iterate t has the weight tᵖ to hand on.
         capacity: Slots; None lets the archive grow.
@@ -255,6 +258,14 @@ _UNROLLED, _SMALL = 16, 2000
 """Up to how many objectives, and from how many entries on, a CPU is faster one objective after the other."""
 
 
+HEAVY = 256
+"""From how many times its own weight on a newcomer is not merged with a member.
+
+A copy in float32 would not move: the newcomer would be less than its last digit. Newcomers gather in a light member
+instead, and that is merged with a heavy one later.
+"""
+
+
 def _geometric_mean(a: Tensor, b: Tensor, mix: Tensor) -> Tensor:
     """a^(1 − mix) b^mix, exactly a where they agree; what is not positive counts as the least positive number."""
     least = torch.finfo(a.dtype).tiny
@@ -268,7 +279,8 @@ def _one_hot(index: Tensor, like: Tensor) -> Tensor:
 def _closest(points: Tensor, gammas: Tensor) -> Tensor:
     """The pair a < b, (*B, 2), of least γ_a γ_b/(γ_a + γ_b) ‖(f̂_a − f̂_b)/s‖² (Ward), lowest indices on ties.
 
-    s is the spread of each objective over the points, so that units do not matter.
+    s is the spread of each objective over the points, so that units do not matter. The last point, the newcomer, is not
+    merged with a member that is far heavier, unless that is the only one.
     """
     spread = points.amax(-1, keepdim=True) - points.amin(-1, keepdim=True)
     scaled = (points / spread.masked_fill_(spread <= 0, 1.0)).movedim(0, -1)
@@ -276,6 +288,8 @@ def _closest(points: Tensor, gammas: Tensor) -> Tensor:
     row, column = gammas.unsqueeze(-1), gammas.unsqueeze(-2)
     cost = distance * (row * column / (row + column))
     n = gammas.shape[-1]
+    if n > 2:
+        cost[..., :-1, -1].masked_fill_(gammas[..., :-1] > HEAVY * gammas[..., -1:], torch.inf)
     later = torch.ones(n, n, dtype=torch.bool, device=gammas.device).triu(1)
     flat = torch.where(later, cost, torch.inf).flatten(-2).argmin(-1)
     return torch.stack([flat // n, flat % n], -1)
