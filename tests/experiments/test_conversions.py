@@ -17,7 +17,7 @@ from equipoise.experiments import conversions, conversions_items, federated, fig
 from equipoise.experiments.cells import CellStore
 from equipoise.experiments.conversions import AgileEntropic, Task
 from equipoise.problems import Needle, Planted
-from equipoise.registry import default
+from equipoise.registry import methods
 from equipoise.solver import solve_many
 
 
@@ -38,17 +38,18 @@ def made_up(value):
     return {"diverged": 0, **dict.fromkeys(conversions.outputs(), output)}
 
 
-def test_the_default_is_a_row_and_a_column():
+def test_the_former_default_is_a_row_and_a_column():
     rows = {row.name: row.weighting for row in conversions.configurations("ZDT1")}
-    weighting = default().weighting
+    former = methods()["OptOMD-TCH"]
+    weighting = former.weighting
     assert isinstance(weighting, eq.OMD)
     assert rows[conversions.DEFAULT] == replace(weighting, horizon=math.inf)
     assert weighting.horizon >= conversions.STEPS  # up to which it does nothing
-    assert conversions.outputs()[conversions.DEFAULT_OUTPUT] == default().conversion
+    assert conversions.outputs()[conversions.DEFAULT_OUTPUT] == former.conversion
     assert len(rows) == 2 * 2 * len(conversions.OPTIMISM) + 1
 
 
-def test_the_default_differs_from_a_neighbouring_row_by_its_smoothing_alone():
+def test_the_former_default_differs_from_a_neighbouring_row_by_its_smoothing_alone():
     rows = {row.name: row.weighting for row in conversions.configurations("Needle m=10")}
     assert replace(rows[conversions.DEFAULT], smoothing=1.0) == rows["PGD adaptive c=30"]
 

@@ -1,8 +1,8 @@
-"""Beyond the paper: what every conversion makes of one trajectory, and the default on problems it was not chosen on.
+"""What every conversion makes of one trajectory, and the former default on problems it was not chosen on.
 
 A family is a mirror map with a step size of λ, run for all amounts of optimism at once. Every trajectory
-feeds all outputs. The default, `registry.default()`, was chosen on F1 to F6, its smoothing also by noise and momentum;
-docs/defaults.md has the results.
+feeds all outputs. The default here is the former one, `OptOMD-TCH`. It was chosen on F1 to F6, its smoothing also by
+noise and momentum; docs/notes/former-default.md has the results. The bench of today's default is benchmarks/defaults.
 """
 
 import math
@@ -22,7 +22,7 @@ from equipoise.experiments import workers as workers_
 from equipoise.experiments.cells import CellStore, Result, Spec
 from equipoise.federated import simulate
 from equipoise.problems import DTLZ1, DTLZ2, DTLZ3, DTLZ4, F6, KnownFront, Needle, Planted, problems
-from equipoise.registry import default
+from equipoise.registry import methods
 from equipoise.simplex import Entropic, Euclidean
 from equipoise.solver import Run, solve_many
 from equipoise.weighting import OMD
@@ -40,6 +40,9 @@ DIGITS = ("digits-rotation", "digits-class2")
 """Federated tasks of ten clients, each an objective."""
 
 
+FORMER = methods()["OptOMD-TCH"]
+
+
 def outputs() -> dict[str, Conversion[Any]]:
     """What is read off every trajectory, by the head of its column; the default's comes last."""
     return {
@@ -48,7 +51,7 @@ def outputs() -> dict[str, Conversion[Any]]:
         "adaptive": Adaptive(),
         "p=4": Adaptive(power=4.0),
         "p=4 K=8": Adaptive(power=4.0, capacity=8),
-        DEFAULT_OUTPUT: default().conversion,
+        DEFAULT_OUTPUT: FORMER.conversion,
     }
 
 
@@ -174,7 +177,7 @@ def crowds() -> dict[str, Planted]:
 
 def crowd_outputs() -> dict[str, Conversion[Any]]:
     """What is read off their trajectories."""
-    return {"last": Last(), DEFAULT_OUTPUT: default().conversion}
+    return {"last": Last(), DEFAULT_OUTPUT: FORMER.conversion}
 
 
 # ------------------------------------------------------------------------------- cells
