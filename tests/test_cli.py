@@ -117,7 +117,8 @@ def test_files_go_to_folders_that_exist_or_to_the_one_for_results(tmp_path, monk
 
 
 def test_a_preference_that_is_missed_by_far_is_not_a_number_of_seven_digits():
-    output = run("solve", "ZDT1", "--preference", "0.01,0.99", "--preference", "0.5,0.5", "--steps", "300")
+    asked = ("--preference", "0.01,0.99", "--preference", "0.5,0.5", "--method", "OptOMD-TCH", "--steps", "300")
+    output = run("solve", "ZDT1", *asked)
     assert output.count("> 999 %") == 2  # the row, and the note
     assert "the ray of w = 0.01, 0.99 meets the front close to its end" in output
     assert "> 999 %" not in run("solve", "VLMOP1", "--preference", "0.3,0.7", "--steps", "300")
@@ -125,7 +126,7 @@ def test_a_preference_that_is_missed_by_far_is_not_a_number_of_seven_digits():
 
 def test_every_preference_that_is_missed_by_far_is_named():
     asked = [word for w in ("0.01,0.99", "0.02,0.98", "0.5,0.5") for word in ("--preference", w)]
-    output = run("solve", "ZDT1", *asked, "--steps", "300")
+    output = run("solve", "ZDT1", *asked, "--method", "OptOMD-TCH", "--steps", "300")
     assert "> 999 %: the rays of w = 0.01, 0.99 and w = 0.02, 0.98 meet the front close to its ends" in output
     output = run("solve", "ZDT2", *asked, "--method", "LS", "--steps", "1000")  # at an end of the front, whatever w
     assert output.count("> 999 %") == 4

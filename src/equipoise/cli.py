@@ -247,7 +247,7 @@ def federated_command(
     out: Out = Path("out"),
     json_file: JSONFile = None,
 ) -> None:
-    """Federated learning on one machine: a method on a task, its last, average and adaptive output."""
+    """Federated learning on one machine: a method on a task, all outputs of its run."""
     _check_files(out, json=json_file)
     order = fl.Order(
         console,

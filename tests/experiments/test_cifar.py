@@ -32,6 +32,7 @@ from equipoise.experiments.paper import Score
 from equipoise.experiments.plan import CIFAR, Wanted, wanted
 from equipoise.experiments.report.sources import read
 from equipoise.experiments.report.training import runs_by_task
+from equipoise.experiments.sheets import origin
 from equipoise.federated import Dense, simulate
 from equipoise.simplex import project
 
@@ -94,7 +95,8 @@ def test_what_other_cells_do_not_have_is_not_in_their_specification():
     assert spec(task, method, 0, preference=(0.1,) * 10)["preference"] == [0.1] * 10
     assert spec(tasks()["cifar-rotation"], method, 0)["evaluated"] == {"parts": ["test"], "first": True}
     assert "conversion" not in spec(task, replace(method, conversion=eq.Adaptive()), 0)
-    assert spec(task, eq.methods()["equipoise"], 0)["conversion"] == repr(eq.Adaptive(8.0, 8))
+    assert spec(task, eq.methods()["equipoise"], 0)["conversion"] == repr(eq.Suffix())
+    assert spec(task, eq.methods()["OptOMD-TCH"], 0)["conversion"] == repr(eq.Adaptive(8.0, 8))
 
 
 COMMITTED = Path(__file__).parent.parent.parent / "docs" / "results" / "cells"
@@ -111,6 +113,15 @@ def test_the_committed_cells_of_mnist_keep_their_names():
         for method in METHODS:
             name = cell_name(spec(tasks()[task], row(method, task).method, 2003))
             assert (COMMITTED / name).is_file(), (task, method)
+
+
+def test_the_committed_cells_of_the_default_and_of_the_former_one_are_found():
+    store = CellStore(COMMITTED, ())
+    for one in (*wanted("table-cifar"), *wanted("table-preference")):
+        if one.row.name in {"equipoise", "OptOMD-TCH"}:
+            assert list(one.found(store, SEEDS)) == [0, 25, 37], one.name
+    for one in plan.rows(("mnist-rotation", "mnist-class2", "mnist-class5"), ["equipoise"], "published"):
+        assert tuple(one.found(store, SEEDS)) == SEEDS
 
 
 def test_the_default_reports_its_own_conversion():
@@ -161,7 +172,7 @@ def test_the_ratio_trick():
 
 def test_what_the_groups_consist_of():
     names = {group: [one.name for one in wanted(group)] for group in plan.GROUPS}
-    assert names["table-cifar"] == [*METHODS, EXACT_FERERO, "equipoise"] * 3
+    assert names["table-cifar"] == [*METHODS, EXACT_FERERO, "equipoise", "OptOMD-TCH"] * 3
     assert names["table-evaluation-data"][:3] == ["AdaOMDgd-TCH, mini", "AdaOMDgd-TCH, full", "AdaOMDgd-TCH, val"]
     assert names["table-ratio"] == [*paper.RATIOS, "AdaOMDeg-TCH, every round"]
     assert set(names["table-stch"]) == {"STCH", MOMENTUM, "AdaOMDeg-TCH", "AdaOMDgd-TCH"}
@@ -281,7 +292,7 @@ def test_a_preference_decides_the_steps(small: Dataset):
 
 @pytest.mark.usefixtures("small")
 def test_preferences_are_run_together(tmp_path: Path):
-    rows = [one for name in ("LS", "equipoise") for one in only("table-preference", name, 2)]
+    rows = [one for name in ("LS", "OptOMD-TCH") for one in only("table-preference", name, 2)]
     jobs = [one.job((0, 25), "float32") for one in rows]
     assert [[job.preference for job in group] for group in federated.alike(jobs)] == [list(PREFERENCES)] * 2
     whole, single = (CellStore(tmp_path / name, ()) for name in ("whole", "single"))
@@ -555,7 +566,7 @@ def test_the_page_of_a_table(tmp_path: Path):
     assert "- outside: LS on cifar-class2, accuracy: 137.925±2.325, paper 38.925±2.325, +42.6 of its deviations" in page
     assert "| equipoise | " in page
     records = json.loads((tmp_path / "t.json").read_text())
-    assert len(records) == 3 * 17 * 3
+    assert len(records) == 3 * 18 * 3
     own = next(record for record in records if record["method"] == "equipoise")
     assert (own["output"], own["within"]) == ("own", None)
     assert "table-time does not take" not in command(
@@ -565,6 +576,12 @@ def test_the_page_of_a_table(tmp_path: Path):
     for name in ("table-adaptive", "table-ablation"):
         output = command("reproduce", name, "--seeds", "0,25", "--out", tmp_path)
         assert "within two standard deviations of ours" in output
+
+
+def test_a_date_is_not_claimed_for_runs_without_one():
+    dated, undated = cell(), {key: value for key, value in cell().items() if key != "date"}
+    assert origin([dated, undated]) == "Made on a made-up GPU, those with a date on 2026-01-02."
+    assert origin([undated]) == "Made on a made-up GPU."
 
 
 def test_the_tables_of_ratios_and_preferences(tmp_path: Path):

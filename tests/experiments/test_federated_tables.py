@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 from equipoise import cli
 from equipoise.cli import app
 from equipoise.errors import NonFiniteLossError
-from equipoise.experiments import conversions, federated, federated_figures, paper, runs, synthetic
+from equipoise.experiments import conversions, federated, federated_figures, paper, plan, runs, synthetic
 from equipoise.experiments.cells import CellStore, cell_name
 from equipoise.experiments.federated import EXACT_FERERO, METHODS, SEEDS
 from equipoise.experiments.federated_tables import METRICS, Entry, entries, paired
@@ -65,10 +65,10 @@ def published(store, tasks=MNIST, seeds=PAIR, shift=0.0):
         task = federated.tasks()[name]
         found: dict[str, dict[str, paper.Scores]] = {}
         methods: dict[str, federated.Row] = {}
-        for method in (*METHODS, EXACT_FERERO):
+        for method in plan.ALL:
             row = federated.row(method, name)
             key = repr((row.method.weighting, row.method.transform))
-            theirs = paper.SCORES[name]["FERERO" if method == EXACT_FERERO else method]
+            theirs = paper.SCORES[name][method if method in METHODS else "FERERO"]
             # Rows of equal step size share a trajectory, and each has its own output.
             found.setdefault(key, dict.fromkeys(("last", "average", "adaptive"), theirs))[row.output] = theirs
             methods[key] = row
@@ -175,15 +175,18 @@ def test_table_mnist_compares_every_number(folder, tmp_path):
     assert "mnist-class2: difference to LS" in output
     assert "84 of 84 of the paper's differences to LS" in output
     records = json.loads((tmp_path / "table.json").read_text())
-    assert len(records) == 3 * 16 * 3
+    assert len(records) == 3 * 17 * 3
     first = records[0]
     assert (first["task"], first["method"], first["metric"]) == ("mnist-rotation", "LS", "accuracy")
     assert (first["paper_mean"], first["paper_std"], first["within"]) == (92.45, 0.234, True)
     assert first["mean"] == pytest.approx(92.45)
     assert first["std"] == pytest.approx(0.234)
-    exact = [record for record in records if record["method"] == EXACT_FERERO]
-    assert {record["within"] for record in exact} == {None}
+    others = [record for record in records if record["method"] in {EXACT_FERERO, "equipoise"}]
+    assert len(others) == 3 * 2 * 3
+    assert {record["within"] for record in others} == {None}
     assert set(first["outputs"]) == {"last", "average", "adaptive"}
+    assert set(others[-1]["outputs"]) == {"last", "average", "adaptive", "own"}
+    assert "equipoise is the default: not in the paper, not tuned to the task." in output
 
 
 def test_what_is_outside_is_listed_in_deviations(tmp_path):

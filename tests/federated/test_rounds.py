@@ -905,10 +905,28 @@ def test_without_a_method_it_is_the_default_with_its_own_conversion(toy):
     small = toy((6, 9, 4))
     task = Task("toy", small.split, LINEAR, LocalWork(1), 3)
     found = simulate(task, dataset=small.dataset)
-    wanted = {**eq.federated.outputs(), "solution": eq.registry.default().conversion}
+    wanted = {"answer": eq.registry.default().conversion}
     named = simulate(task, "equipoise", dataset=small.dataset, conversions=wanted)
-    assert list(found.test) == ["last", "average", "adaptive", "solution"]
-    assert all(torch.equal(x, named.params["solution"][name]) for name, x in found.params["solution"].items())
+    assert list(found.test) == ["last", "average", "adaptive", "own"]
+    assert all(torch.equal(x, named.params["answer"][name]) for name, x in found.params["own"].items())
+
+
+@pytest.mark.parametrize(
+    ("method", "own"),
+    [
+        ("equipoise", eq.Suffix()),
+        (eq.Method(eq.Linear(), eq.Average(8.0)), eq.Average(8.0)),
+        ("OMDgd-TCH", None),  # the average
+        ("AdaTCH", None),  # the adaptive output
+        (eq.Linear(), None),  # a weighting alone: the last model
+    ],
+    ids=repr,
+)
+def test_the_conversion_of_a_method_is_an_output(method, own, toy):
+    small = toy((6, 9, 4))
+    found = simulate(Task("toy", small.split, LINEAR, LocalWork(1), 1), method, dataset=small.dataset)
+    assert list(found.test) == ["last", "average", "adaptive", *(["own"] if own else [])]
+    assert eq.federated.outputs(eq.registry.resolve(method)).get("own") == own
 
 
 def test_a_method_that_is_not_known(toy):

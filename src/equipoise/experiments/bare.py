@@ -63,7 +63,7 @@ def _wanted(chosen: argparse.Namespace) -> Iterator[Wanted]:
             yield from plan.wanted(name, chosen.preset, chosen.rounds, methods)
         elif name in federated.tasks():
             task = federated.sized(federated.tasks(chosen.preset)[name], chosen.rounds)
-            for method in methods or (*federated.METHODS, federated.EXACT_FERERO):
+            for method in methods or plan.ALL:
                 yield Wanted(name, task, federated.row(method, name, chosen.preset))
         else:
             raise unknown("name must be a task or a table on CIFAR-10", name, (*federated.tasks(), *plan.GROUPS))

@@ -14,7 +14,7 @@ from equipoise.experiments.cifar_tables import (
 from equipoise.experiments.computing import gather, provide
 from equipoise.experiments.paper import Score
 from equipoise.experiments.request import Item, Request
-from equipoise.experiments.sheets import MARKS, Page, Sheet, say_absent
+from equipoise.experiments.sheets import MARKS, Page, Sheet, say_absent, say_untuned
 
 RATIOS = {"agnostic_ratio": "agnostic ratio ↓", "ratio_parity": "ratio parity ↓"}
 PREFERENCES = {
@@ -87,6 +87,9 @@ def _table_preference(request: Request) -> None:
             "Ada rows the adaptive output. Averaging alone raises hypervolumes, whatever the method."
         )
     shown = {one.method for one in compared}
+    say_untuned(page, shown)
+    if plan.FORMER in shown and plan.DEFAULT not in shown:
+        page.say(f"There are no runs of {plan.DEFAULT}, the default, with two clients yet.")
     say_absent(page, [one._replace(column="") for one in rows], {("cifar-two", name) for name in shown})
     _verdict(page, compared)
     seeds = {seed for one in compared for seed in one.seeds}

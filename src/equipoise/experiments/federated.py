@@ -15,7 +15,7 @@ from typing import Any, Literal, NamedTuple, cast
 import torch
 
 from equipoise import metrics
-from equipoise.conversion import Adaptive, Average, Conversion, Last
+from equipoise.conversion import Adaptive, Average, Last
 from equipoise.errors import NonFiniteLossError, require
 from equipoise.experiments.cells import CellStore, Result, Spec, cell_name
 from equipoise.federated import (
@@ -30,10 +30,10 @@ from equipoise.federated import (
     ResNet20,
     Rotation,
     Task,
+    outputs,
     simulate,
 )
 from equipoise.federated import Result as Simulated
-from equipoise.federated import outputs as usual_outputs
 from equipoise.registry import Method, Named, methods, unknown
 from equipoise.simplex import Entropic, Euclidean
 from equipoise.transform import PropFair
@@ -150,7 +150,7 @@ class Row:
     Attributes:
         name: The paper's name of the method.
         method: What it is.
-        output: Which of the three outputs of its trajectory the paper reports.
+        output: Which output of its trajectory is reported: the paper's choice, else the method's own conversion.
     """
 
     name: str
@@ -283,7 +283,7 @@ def row(name: str, task: str, preset: Preset = "published", value: float | None 
     others = methods()
     if name not in others:
         raise unknown("method must be a known name", name, known_names())
-    return Row(name, others[name], _reported(others[name].conversion))
+    return Row(name, others[name], _reported(others[name]))
 
 
 def by_ratios(row: Row, preset: Preset = "published") -> Row:
@@ -304,12 +304,9 @@ def known_names() -> tuple[str, ...]:
     return tuple(dict.fromkeys((*METHODS, EXACT_FERERO, *methods())))
 
 
-def _reported(conversion: Conversion[Any]) -> Output:
-    """The output of a trajectory that a conversion is."""
-    for name, usual in usual_outputs().items():
-        if conversion == usual:
-            return cast("Output", name)
-    return "own"
+def _reported(method: Method) -> Output:
+    """The output of its trajectory that is a method's answer."""
+    return cast("Output", next(name for name, of in outputs(method).items() if of == method.conversion))
 
 
 def _given(value: float | None) -> float:
@@ -362,7 +359,7 @@ def spec(
     more: Spec = {}
     if preference is not None:
         more["preference"] = list(preference)
-    if _reported(method.conversion) == "own":
+    if _reported(method) == "own":
         more["conversion"] = repr(method.conversion)
     if _costly(task):
         more["evaluated"] = {"parts": ["test"], "first": True}
@@ -463,7 +460,6 @@ def run(
             first.method,
             seeds=[seed for _, seed in chosen],
             preference=wanted or None,
-            conversions=_outputs(first.method),
             folder=folder,
             device=device,
             precision=first.precision,
@@ -492,12 +488,6 @@ def attempt(store: CellStore, jobs: Sequence[Job], **options: Any) -> list[tuple
             return [(jobs[0], error)]
         return [lost for job in jobs for lost in attempt(store, [job], **options)]
     return []
-
-
-def _outputs(method: Method) -> dict[str, Conversion[Any]]:
-    """The three outputs that every cell has, and the method's own where it is another."""
-    own = {"own": method.conversion} if _reported(method.conversion) == "own" else {}
-    return {**usual_outputs(), **own}
 
 
 def cell(found: Simulated, k: int, device: str) -> Result:

@@ -8,12 +8,12 @@ from rich.table import Table
 
 from equipoise.experiments import federated, federated_figures, figures, paper, plan
 from equipoise.experiments.computing import gather
-from equipoise.experiments.federated import EXACT_FERERO, METHODS, SEEDS
+from equipoise.experiments.federated import METHODS, SEEDS
 from equipoise.experiments.federated_tables import METRICS, OUTPUTS, Entry, Metric, as_json, paired, score
 from equipoise.experiments.paper import Score
-from equipoise.experiments.plan import CIFAR, TABLES, Wanted
+from equipoise.experiments.plan import ALL, CIFAR, TABLES, Wanted
 from equipoise.experiments.request import Item, Request, say, wrote
-from equipoise.experiments.sheets import MARKS, Page, Sheet, grid, say_absent
+from equipoise.experiments.sheets import MARKS, Page, Sheet, grid, say_absent, say_untuned
 
 MNIST = ("mnist-rotation", "mnist-class2", "mnist-class5")
 DIGITS = ("digits-rotation", "digits-class2", "digits-class5")
@@ -72,7 +72,7 @@ def wanted(request: Request, tasks: Sequence[str], methods: Sequence[str]) -> li
 # ------------------------------------------------------------------------------- tab:3
 def _table_mnist(request: Request) -> None:
     page = Page(request, "table-mnist", "The federated table on MNIST (tab:3)")
-    _scores(page, "tab:3", wanted(request, MNIST, (*METHODS, EXACT_FERERO)))
+    _scores(page, "tab:3", wanted(request, MNIST, ALL))
 
 
 def _table_cifar(request: Request) -> None:
@@ -168,10 +168,10 @@ def _scores(
         title = f"{label}, {_described(task, entries, page.request)}"
         page.show(_sheet(title, entries), _beside_paper(title, entries))
     say_absent(page, rows, {(entry.task, entry.row.name) for entry in found})
+    say_untuned(page, {entry.row.name for entry in found})
     if note and any(entry.claimed for entry in found):
         page.say(note)
-    if any(entry.row.output == "adaptive" for entry in found):
-        page.show(_conversions(found))
+    _show_conversions(page, found)
     _verdict(page, found)
     _differences(page, found, bases)
     page.finish((result for entry in found for result in entry.results), as_json(found, page.request.settings))
@@ -209,16 +209,17 @@ def _beside_paper(title: str, rows: Sequence[Entry]) -> Table:
     return table
 
 
-def _conversions(found: Sequence[Entry]) -> Sheet:
-    """The Ada rows: what the conversion gives beside the last model."""
+def _show_conversions(page: Page, found: Sequence[Entry]) -> None:
+    """The rows with a conversion that chooses among models: what it gives beside the last one."""
     heads = ("task", "method", "accuracy", "agnostic loss", "parity")
     rows = []
     for entry in found:
-        if entry.row.output == "adaptive":
-            pairs = ([entry.score(metric, output).mean for output in ("adaptive", "last")] for metric in METRICS)
+        if entry.row.output in {"adaptive", "own"}:
+            pairs = ([entry.score(metric, output).mean for output in (None, "last")] for metric in METRICS)
             cells = (f"{ours:.{n}f} / {last:.{n}f}" for (ours, last), n in zip(pairs, _DIGITS.values(), strict=True))
             rows.append((entry.task, entry.row.name, *cells))
-    return Sheet("adaptive output / last model of the same run", heads, tuple(rows))
+    if rows:
+        page.show(Sheet("the method's output / last model of the same run", heads, tuple(rows)))
 
 
 def _verdict(page: Page, found: Sequence[Entry]) -> None:
@@ -335,7 +336,7 @@ def _table_time(request: Request) -> None:
 # ------------------------------------------------------------------------------- digits
 def _table_digits(request: Request) -> None:
     page = Page(request, "table-digits", "The federated table on digits")
-    asked = wanted(request, DIGITS, (*METHODS, EXACT_FERERO))
+    asked = wanted(request, DIGITS, ALL)
     found = gather(request, page.name, asked)
     for task, rows in _by_task(found):
         title = _described(task, rows, request)
@@ -349,8 +350,8 @@ def _table_digits(request: Request) -> None:
             table.add_row(entry.row.name, *cells)
         page.show(_sheet(title, rows), table)
     say_absent(page, asked, {(entry.task, entry.row.name) for entry in found})
-    if any(entry.row.output == "adaptive" for entry in found):
-        page.show(_conversions(found))
+    say_untuned(page, {entry.row.name for entry in found})
+    _show_conversions(page, found)
     page.finish((result for entry in found for result in entry.results), as_json(found, request.settings))
 
 

@@ -1,4 +1,4 @@
-"""`equipoise fl`: one method on one federated task, all three outputs."""
+"""`equipoise fl`: one method on one federated task, all its outputs."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace

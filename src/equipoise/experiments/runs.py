@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from equipoise.errors import require
 from equipoise.experiments import conversions, federated, plan, synthetic
 from equipoise.experiments.cells import CellStore, cell_name, load, write_atomically
-from equipoise.experiments.federated import EXACT_FERERO, METHODS, SEEDS, Preset
+from equipoise.experiments.federated import SEEDS, Preset
 from equipoise.experiments.plan import Wanted
 
 __all__ = ["Group", "Imported", "count", "import_cells"]
@@ -139,7 +139,7 @@ def _labels() -> _Labels:
 def _rows() -> Iterator[tuple[Preset, str, Wanted]]:
     """Everything that a table asks for, or is asked for by the demo, with the table's name."""
     for preset in PRESETS:
-        for one in plan.rows(tuple(federated.tasks(preset)), (*METHODS, EXACT_FERERO, plan.DEFAULT), preset):
+        for one in plan.rows(tuple(federated.tasks(preset)), plan.ALL, preset):
             yield preset, f"table-{one.task_name.partition('-')[0]}", one
         for group in plan.GROUPS:
             if group != "table-text":  # rows of another preset, which the line above has

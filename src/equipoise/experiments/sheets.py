@@ -10,7 +10,7 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from equipoise.experiments.cells import Result, write_atomically
-from equipoise.experiments.plan import Wanted
+from equipoise.experiments.plan import DEFAULT, FORMER, Wanted
 from equipoise.experiments.request import Request, say, wrote_json
 
 __all__ = ["MARKS", "Page", "Sheet", "fitted", "grid", "listing", "say_absent"]
@@ -122,6 +122,14 @@ def say_absent(page: "Page", rows: Sequence[Wanted], shown: Container[tuple[str,
         page.say("Not shown, for want of runs: " + "; ".join(f"{t}: {', '.join(m)}" for t, m in by_task.items()))
 
 
+def say_untuned(page: "Page", shown: Container[str]) -> None:
+    """Say which of the methods shown are the library's own, if any is."""
+    names = {DEFAULT: "the default", FORMER: "the former default"}
+    ours = [f"{name} is {what}" for name, what in names.items() if name in shown]
+    if ours:
+        page.say(f"{', '.join(ours)}: not in the paper, not tuned to the task.")
+
+
 class Page:
     """What an item shows, for the terminal and, if one was asked for, for a file of Markdown.
 
@@ -175,7 +183,8 @@ def origin(results: Iterable[Result]) -> str:
     devices = sorted({str(result["device"]) for result in results})
     dates = sorted({str(result["date"]) for result in results if "date" in result})
     when = "" if not dates else f" on {dates[0]}" if len(dates) == 1 else f" between {dates[0]} and {dates[-1]}"
-    return f"Made on {', '.join(devices)}{when}."
+    part = ", those with a date" if dates and not all("date" in result for result in results) else ""
+    return f"Made on {', '.join(devices)}{part}{when}."
 
 
 def command(request: Request, name: str) -> str:

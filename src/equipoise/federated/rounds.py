@@ -78,14 +78,24 @@ class Result(NamedTuple):
     """Time of every round, without evaluation; on a GPU that of the first one is mostly compilation."""
 
 
-def outputs() -> dict[str, Conversion[Any]]:
-    """The three answers that one trajectory gives: the last model, the average, the adaptive conversion.
+def outputs(method: Method | None = None) -> dict[str, Conversion[Any]]:
+    """The answers that one trajectory gives: the last model, the average and the adaptive conversion.
+
+    Args:
+        method: The method of the trajectory. Its conversion is added as "own" if it is none of these three.
 
     Examples:
         >>> eq.federated.outputs()
         {'last': Last(), 'average': Average(power=0.0), 'adaptive': Adaptive(power=0.0, capacity=None, ties='stored')}
+        >>> eq.federated.outputs(eq.methods()["equipoise"])["own"]
+        Suffix(power=8.0, capacity=8, z=2.0)
+        >>> "own" in eq.federated.outputs(eq.methods()["AdaOMDgd-TCH"])  # which has "adaptive"
+        False
     """
-    return {"last": Last(), "average": Average(), "adaptive": Adaptive()}
+    usual: dict[str, Conversion[Any]] = {"last": Last(), "average": Average(), "adaptive": Adaptive()}
+    if method is None or method.conversion in usual.values():
+        return usual
+    return {**usual, "own": method.conversion}
 
 
 def simulate(
@@ -116,13 +126,12 @@ def simulate(
 
     Args:
         task: The problem.
-        method: A method of the registry or its name, or a weighting; `registry.default()` if not given. Of a method
-            the weighting and the transform count; which outputs there are is said by `conversions`.
+        method: A method of the registry or its name, or a weighting; `registry.default()` if not given.
         seeds: Of the split, the initial model and the batches.
         preference: w, one entry per client, summing to one, for all seeds, (m,), or for every seed its own, (S, m);
             uniform if not given. A seed may stand there several times, with other preferences.
-        conversions: The outputs wanted, by name; `outputs()` if not given, and with the default method its own
-            conversion too, as "solution".
+        conversions: The outputs wanted, by name. If not given, `outputs(method)`: "last", "average" and "adaptive",
+            and the method's own conversion as "own" if it is none of these. The default's answer is "own".
         dataset: The data, if not those that `task.data` names.
         folder: Where to look for them first.
         device: Where everything happens.
@@ -154,8 +163,7 @@ def simulate(
     _check_task(task)
     where = _device(device)
     chosen = resolve(method)
-    usual = {**outputs(), "solution": chosen.conversion} if method is None else outputs()
-    wanted = dict(usual if conversions is None else conversions)
+    wanted = dict(outputs(chosen) if conversions is None else conversions)
     seeds = tuple(seeds)
     require(len(seeds) >= 1, "seeds must hold at least one seed", seeds)
     require(evaluate_every is None or evaluate_every >= 1, "evaluate_every must be at least 1", evaluate_every)

@@ -16,7 +16,7 @@ from equipoise.experiments import federated, paper
 from equipoise.experiments.cells import CellWarning, Result
 from equipoise.experiments.federated import EVERY, EXACT_FERERO, METHODS, MOMENTUM, Output, Preset, Row
 from equipoise.experiments.federated_tables import METRICS, OUTPUTS, Entry
-from equipoise.experiments.plan import TABLES
+from equipoise.experiments.plan import ALL, TABLES
 from equipoise.experiments.report.numbers import short
 from equipoise.experiments.report.sources import Log, Sources
 from equipoise.registry import Method, methods
@@ -84,7 +84,7 @@ class TaskRuns:
         """The command for the table."""
         names = [entry.row.name for entry in self.entries]
         data = self.title.partition("-")[0]
-        made = TABLES["table-cifar"] if data == "cifar" else (*METHODS, EXACT_FERERO)
+        made = TABLES["table-cifar"] if data == "cifar" else ALL
         some = [] if set(METHODS) <= set(names) <= set(made) else ["--methods", ",".join(names)]
         return self.command(f"table-{data}" if data in {"mnist", "cifar"} else "table-digits", *some)
 
