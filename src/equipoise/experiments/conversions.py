@@ -1,8 +1,8 @@
 """What every conversion makes of one trajectory, and the former default on problems it was not chosen on.
 
 A family is a mirror map with a step size of λ, run for all amounts of optimism at once. Every trajectory
-feeds all outputs. The default here is the former one, `OptOMD-TCH`. It was chosen on F1 to F6, its smoothing also by
-noise and momentum; docs/notes/former-default.md has the results. The bench of today's default is benchmarks/defaults.
+feeds all outputs. The former default, `OptOMD-TCH`, was chosen on F1 to F6, its smoothing also by noise and momentum;
+docs/notes/former-default.md has the results. The bench of today's default is benchmarks/defaults.
 """
 
 import math
@@ -17,7 +17,7 @@ from torch import Tensor
 
 from equipoise import metrics, preference
 from equipoise.conversion import Adaptive, Average, Conversion, Last
-from equipoise.experiments import federated
+from equipoise.experiments import federated, plan
 from equipoise.experiments import workers as workers_
 from equipoise.experiments.cells import CellStore, Result, Spec
 from equipoise.federated import simulate
@@ -33,29 +33,29 @@ STEP_SIZE = 0.02
 OPTIMISM = (0.0, 30.0, 100.0)
 FLOOR = 0.01
 CHOSEN_ON = ("F1", "F2", "F3", "F4", "F5", "F6", "F6 published")
-"""The problems that the default was chosen on."""
+"""The problems that the former default was chosen on."""
 PAPER = (*CHOSEN_ON, "VLMOP2")
 """The problems of the paper's hypervolume table."""
 DIGITS = ("digits-rotation", "digits-class2")
 """Federated tasks of ten clients, each an objective."""
-
-
-FORMER = methods()["OptOMD-TCH"]
+FORMER = methods()[plan.FORMER]
+"""The former default."""
+FORMER_ROW = "PGD adaptive τ=3 c=30"
+"""The row that has its weighting: its horizon is no shorter than these runs."""
+FORMER_OUTPUT = "p=8 K=8"
+"""The column that has its conversion."""
 
 
 def outputs() -> dict[str, Conversion[Any]]:
-    """What is read off every trajectory, by the head of its column; the default's comes last."""
+    """What is read off every trajectory, by the head of its column; the former default's comes last."""
     return {
         "last": Last(),
         "uniform": Average(),
         "adaptive": Adaptive(),
         "p=4": Adaptive(power=4.0),
         "p=4 K=8": Adaptive(power=4.0, capacity=8),
-        DEFAULT_OUTPUT: FORMER.conversion,
+        FORMER_OUTPUT: FORMER.conversion,
     }
-
-
-DEFAULT_OUTPUT = "p=8 K=8"
 
 
 # ------------------------------------------------------------------------------- trajectories
@@ -119,10 +119,6 @@ def families(problem: str) -> list[Family]:
     return [*grid, *floors] if problem in PAPER else grid
 
 
-DEFAULT = "PGD adaptive τ=3 c=30"
-"""The row that is the default, whose horizon is no shorter than these runs."""
-
-
 def configurations(problem: str) -> list[Configuration]:
     """The rows of a problem's table."""
     return [member for family in families(problem) for member in family.members()]
@@ -177,7 +173,7 @@ def crowds() -> dict[str, Planted]:
 
 def crowd_outputs() -> dict[str, Conversion[Any]]:
     """What is read off their trajectories."""
-    return {"last": Last(), DEFAULT_OUTPUT: FORMER.conversion}
+    return {"last": Last(), FORMER_OUTPUT: FORMER.conversion}
 
 
 # ------------------------------------------------------------------------------- cells
@@ -372,7 +368,7 @@ def gaps(store: CellStore) -> dict[str, dict[str, dict[str, float]]]:
 
 
 class Verdict(NamedTuple):
-    """The default on one problem, beside what it is to be measured by."""
+    """The former default on one problem, beside what it is to be measured by."""
 
     problem: str
     exact: float
@@ -386,9 +382,9 @@ class Verdict(NamedTuple):
     floor."""
     best: Entry
     """Likewise among all entries of the problem."""
-    default: Entry
+    former: Entry
     excess: float
-    """The default's mean TCH value over the exact one, minus 1."""
+    """The former default's mean TCH value over the exact one, minus 1."""
 
 
 def verdicts(entries: Sequence[Entry]) -> list[Verdict]:
@@ -399,7 +395,7 @@ def verdicts(entries: Sequence[Entry]) -> list[Verdict]:
         if len(of) < len(configurations(name)) * len(outputs()):
             continue
         volume, value = exact(setting)
-        chosen = of[DEFAULT, DEFAULT_OUTPUT]
+        chosen = of[FORMER_ROW, FORMER_OUTPUT]
         lasts = [e for e in of.values() if e.output == "last" and "floor" not in e.configuration]
         found.append(
             Verdict(
