@@ -59,7 +59,7 @@ class OMD(Weighting[OMDState]):
         horizon: H ≥ 1: the adaptive step forgets. After H steps the sum of ‖g⁽ˢ⁾‖² loses 1/H of itself before every
             new term, and so stands for H steps: η_t falls no more with t, and follows gains that become smaller.
             Without it, which is what the bound is for, optimism fades with η_t, and in long runs on non-convex
-            objectives the players begin to rotate (docs/defaults.md).
+            objectives the players begin to rotate (docs/notes/former-default.md).
         order: "simultaneous": the θ-step uses λ⁽ᵗ⁾, as in the paper; "alternating": it uses λ⁽ᵗ⁺¹⁾,
             as in GroupDRO.
         dual_set: The part of the simplex λ is confined to (ALMO, CVaR); None is all of it.
