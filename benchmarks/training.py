@@ -57,6 +57,8 @@ from equipoise.train.slots import on_device
 SLOTS = 8
 ARCHIVE = eq.Adaptive(power=4, capacity=SLOTS)
 OURS = "OMD, Adaptive(capacity=8)"
+DEFAULTS = ("equipoise", "OptOMD-TCH")
+"""The default and the former one."""
 BLOCK = 5
 """Steps of a turn on a CUDA device, between two waits for it."""
 HOST_BOUND = 0.9
@@ -189,8 +191,11 @@ def shell(
         optimizer.step()
         optimizer.zero_grad()
 
+    stream = Stream(task, task.smallest)
+    if isinstance(weighting, eq.SelfTuned):  # past its youth, as most of a training
+        for batch in stream.take(3 * int(weighting.youth) // 2):
+            step(batch)
     if isinstance(conversion, eq.Adaptive):
-        stream = Stream(task, task.smallest)
         for _ in range(8):
             for batch in stream.take(16):
                 step(batch)
@@ -293,6 +298,8 @@ def cost(task: Task, limit: float | None, rounds: int, slow: int) -> Iterator[Ro
     """Cheap candidates take turns for all rounds; then those with a backward pass per objective, for `slow`."""
     block = 1 if task.device.type == "cpu" else BLOCK
     cheap: dict[str, Step] = {"LS": linear(task), OURS: shell(task, eq.OMD("adaptive"), ARCHIVE)}
+    for name in DEFAULTS:
+        cheap[name] = shell(task, eq.methods()[name].weighting, eq.methods()[name].conversion)
     dear: dict[str, Step] = {"equipoise MGDA": shell(task, eq.MGDA(), eq.Last())} if slow > 0 else {}
     for name, step in peers(task, gramian=slow > 0):
         (cheap if name.endswith("STCH") else dear)[name] = step

@@ -90,7 +90,7 @@ def project_kl(log_x: Tensor, lower: Tensor | float, upper: Tensor | float) -> T
     return _project_kl(log_x, low, high)
 
 
-def local_step(y: Tensor, push: Tensor, lower: Tensor) -> Tensor:
+def local_step(y: Tensor, push: Tensor, lower: Tensor | None = None) -> Tensor:
     """A step from y in its own geometry: argmin over {λ ≥ l, Σλ = 1} of Σ (λ_i − y_i − h_i u_i)²/(2h_i), exact.
 
     With h_i = max(y_i, 1/m) this is a Euclidean step near the uniform vector and an entropic one, to first order, for
@@ -99,27 +99,28 @@ def local_step(y: Tensor, push: Tensor, lower: Tensor) -> Tensor:
     Args:
         y: A point of the simplex, shape (*B, m).
         push: u, finite, shape (*B, m).
-        lower: l, with Σl ≤ 1, shape (*B, m).
+        lower: l, with Σl ≤ 1, shape (*B, m); None: 0.
 
     Returns:
         λ, shape (*B, m).
 
     Examples:
         >>> y, push = torch.tensor([0.5, 0.5]), torch.tensor([0.4, 0.0])
-        >>> eq.simplex.local_step(y, push, torch.zeros(2)).tolist()  # half of 0.4 · ½ up, half down
+        >>> eq.simplex.local_step(y, push).tolist()  # half of 0.4 · ½ up, half down
         [0.6000000238418579, 0.4000000059604645]
     """
     h = y.clamp_min(1.0 / y.shape[-1])
     if y.shape[-1] == 2:
         moved = y + (h.prod(-1, keepdim=True) / h.sum(-1, keepdim=True)) * (push - push.flip(-1))
-        return torch.clamp(moved, lower, 1.0 - lower.flip(-1))
-    above = y + h * push - lower
+        return moved.clamp(0.0, 1.0) if lower is None else torch.clamp(moved, lower, 1.0 - lower.flip(-1))
+    above = y + h * push if lower is None else y + h * push - lower
+    spare = 1.0 if lower is None else 1.0 - lower.sum(-1, keepdim=True)
     order = torch.sort(above / h, -1, descending=True)
-    spare = 1.0 - lower.sum(-1, keepdim=True)
     sums = torch.stack([above, h]).gather(-1, order.indices.expand(2, *h.shape)).cumsum(-1, dtype=_sum_dtype(y))
     level = (sums[0] - spare) / sums[1]
     used = (order.values > level).sum(-1, keepdim=True).clamp_min(1)
-    return lower + (above - h * level.gather(-1, used - 1).to(h.dtype)).clamp_min(0.0)
+    found = (above - h * level.gather(-1, used - 1).to(h.dtype)).clamp_min(0.0)
+    return found if lower is None else lower + found
 
 
 def _require_finite(x: Tensor) -> None:

@@ -2,6 +2,7 @@
 
 import tracemalloc
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -56,6 +57,21 @@ def test_one_round_by_hand():
     assert (told["agnostic-loss"], told["loss"], told["objectives-heard"]) == (2.0, 1.5, 2)
     assert told["accuracy-parity"] == pytest.approx(5.0)  # accuracies 0 and 10 %
     assert "archive-size" not in told
+
+
+def test_without_a_weighting_it_is_the_default_method(tmp_path: Path, town: Maker):
+    def strategy(**options: Any) -> PreferenceStrategy:
+        return PreferenceStrategy(objectives=4, fraction_evaluate=0.0, **options)
+
+    here = town()
+    whole, parts = strategy(), strategy(checkpoint=tmp_path)
+    assert (whole.weighting, whole.conversion) == (eq.SelfTuned(), eq.Suffix())
+    whole.start(LocalGrid(here.train(), 4), here.arrays(), num_rounds=12)
+    parts.start(LocalGrid(here.train(), 4), here.arrays(), num_rounds=7)
+    resumed = strategy(resume=tmp_path)
+    resumed.start(LocalGrid(here.train(), 4), here.arrays(), num_rounds=12)
+    for name, array in whole.solution().items():
+        assert np.array_equal(array.numpy(), resumed.solution()[name].numpy())
 
 
 @pytest.mark.parametrize("wrap", [eq.Relative, eq.Momentum])

@@ -105,7 +105,7 @@ def naive(weighting: eq.SelfTuned, losses: list[list[float]], w: list[float]) ->
         low = []
         for a, b in zip(quick, start, strict=True):
             share = a / max(quick) / (b / max(start)) / weighting.slack
-            low.append(full * min(1.0, max(0.0, (share - 1) / 0.1)))
+            low.append(full * min(1.0, max(0.0, (share - 1) / 0.1)) if weighting.youth else 0.0)
         # the two steps
         pace = min(rho / (s * max(weighting.rest, 2 * t**0.5)), pace * (t / (t - 1)) ** 8 if t > 1 else math.inf)
         y = naive_step(y, [max(-0.25, min(0.25, pace * s * a)) for a in d], low)

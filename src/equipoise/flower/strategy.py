@@ -24,6 +24,7 @@ from equipoise.flower.checkpoint import Checkpoint
 from equipoise.flower.objectives import Groups, Objectives, inclusion
 from equipoise.flower.replies import Heard, Rejected, hear
 from equipoise.flower.server import Server, ServerOptimizer
+from equipoise.registry import Method, default
 from equipoise.weighting import Weighting
 
 __all__ = ["PreferenceStrategy"]
@@ -64,9 +65,10 @@ class PreferenceStrategy(FedAvg):
     model in one ArrayRecord, as those of `train_function` do.
 
     Args:
-        weighting: Any weighting of the library.
+        weighting: Any weighting of the library; if not given, that of the library's default method.
         preference: w, one entry per objective, summing to one; uniform if not given.
-        conversion: What the answer is; `Adaptive(capacity=8)` if not given.
+        conversion: What the answer is. If not given, that of the default method, or `Adaptive(capacity=8)` beside a
+            weighting that is given.
         objectives: Their number, if each is the client of that partition id, or the partition ids of each: its loss
             and model are then the means of its clients', weighted by their numbers of samples.
         server_optimizer: Makes the optimizer of a list of tensors that takes −Σ c_i (θ_i − θ) for a gradient; without
@@ -101,7 +103,7 @@ class PreferenceStrategy(FedAvg):
 
     def __init__(
         self,
-        weighting: Weighting[Any],
+        weighting: Weighting[Any] | None = None,
         preference: Tensor | Sequence[float] | None = None,
         conversion: Conversion[Any] | None = None,
         *,
@@ -123,7 +125,8 @@ class PreferenceStrategy(FedAvg):
         require(0 <= dropout < 1, "dropout must lie in [0, 1)", dropout)
         super().__init__(**fedavg)
         self._more = {kind: fedavg.get(f"{kind}_metrics_aggr_fn") for kind in ("train", "evaluate")}
-        self.weighting, self.conversion = weighting, Adaptive(capacity=8) if conversion is None else conversion
+        method = default() if weighting is None else Method(weighting, Adaptive(capacity=8))
+        self.weighting, self.conversion = method.weighting, method.conversion if conversion is None else conversion
         self.groups = Groups(objectives)
         self.preference = _weights(preference, self.groups.count)
         self.server_optimizer, self.step_size = server_optimizer, step_size

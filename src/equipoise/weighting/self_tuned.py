@@ -253,21 +253,27 @@ class SelfTuned(Weighting[SelfTunedState]):
         limit = torch.maximum(kappa * reach, state.noise.sqrt() * (0.5 * h.shape[-1] ** 0.5 / self.jitter))
         return limit.clamp(1 / MOST, 1 / LEAST).reciprocal()
 
-    def _floor(self, state: SelfTunedState) -> tuple[Tensor, Tensor, Tensor]:
-        """The least λ and the gains at the start, (*B, m); and the step until which the floor is full, (*B, 1)."""
+    def _floor(self, state: SelfTunedState) -> tuple[Tensor | None, Tensor, Tensor]:
+        """The least λ, None for 0, and the gains at the start, (*B, m); the step until which the floor is full."""
+        if self.youth == 0:
+            return None, state.start, state.youth
         t, (slow, fast, quick) = state.steps, state.means.unbind(-1)
         tiny = torch.finfo(slow.dtype).tiny
+        # A rise is a conflict, beyond what noise does to the fast mean; without a fall the run is at rest.
+        trend = fast / slow.clamp_min(tiny) - 1
+        rise = trend.amax(-1, keepdim=True)
+        if known(((t > state.youth) & (rise >= 0)).all()) is True:  # as in most steps of a long run
+            return None, state.start, state.youth
+        rise = rise / (RISE + 2 * (state.noise * (8 / t).clamp_max(1.0)).sqrt())
+        settled = (rise > 1) | (trend.amin(-1, keepdim=True) > -REST)
         start = torch.where(t <= 3, torch.maximum(state.start, quick), state.start)
         left = quick / start.clamp_min(tiny)
         ended = (left.amax(-1, keepdim=True) <= FALLEN) & (state.youth >= self.youth)
         youth = torch.where(ended, (self.patience * t).clamp(YOUNG, max(YOUNG, self.youth)), state.youth)
-        # A rise is a conflict, beyond what noise does to the fast mean; without a fall the run is at rest.
-        trend = fast / slow.clamp_min(tiny) - 1
-        rise = trend.amax(-1, keepdim=True) / (RISE + 2 * (state.noise * (8 / t).clamp_max(1.0)).sqrt())
-        settled = (rise > 1) | (trend.amin(-1, keepdim=True) > -REST)
         youth = torch.where(settled & (t >= YOUNG), torch.minimum(youth, t), youth)
         gate = ((t < youth).to(rise) - rise).clamp(0.0, 1.0).masked_fill(t < YOUNG, 1.0)
         full = (youth / t).clamp_max(1.0).square() * (gate / slow.shape[-1])
+        # Relative to the largest gain, now and at the start.
         most = quick.amax(-1, keepdim=True) / start.amax(-1, keepdim=True).clamp_min(tiny)
         heeded = left / (0.1 * self.slack * most).clamp_min(tiny) - 10
         return heeded.clamp(0.0, 1.0) * full, start, youth
