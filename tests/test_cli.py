@@ -134,6 +134,13 @@ def test_every_preference_that_is_missed_by_far_is_named():
     assert "did not come near enough" not in output
 
 
+def test_the_default_is_not_advised_to_those_who_have_it():
+    asked = ("solve", "ZDT4", "--preference", "0.5,0.5", "--steps", "2")
+    assert "far above the smallest for w = 0.5, 0.5; more --steps may come nearer" in run(*asked)
+    advice = "more --steps, or another method such as equipoise, may come nearer"
+    assert advice in run(*asked, "--method", "OptOMD-TCH")
+
+
 def words_of(arguments, monkeypatch, width):
     monkeypatch.setattr(cli.console, "width", width)
     return {word for line in run(*arguments).splitlines() for word in line.split()}

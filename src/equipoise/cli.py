@@ -202,7 +202,7 @@ def solve_command(
         table.add_row(*(_numbers(v) for v in (w, f, w * f)), shown if bool((w > 0).all()) else "no ray")
     console.print(fitted(console, table))
     say(console, "imbalance: largest/smallest w∘f − 1")
-    _note_missed(weights, spreads, follows=chosen.weighting.origin is not None)
+    _note_missed(weights, spreads, name, follows=chosen.weighting.origin is not None)
     volume = metrics.hypervolume(losses, target.reference)
     spread_of_seeds = f" ± {volume.std(correction=0):.4f}" if len(wanted) > 1 else ""
     console.print(f"hypervolume {volume.mean():.4f}{spread_of_seeds}", highlight=False)
@@ -468,12 +468,13 @@ def _wanted_preferences(own: Sequence[str], count: int | None, m: int) -> torch.
     return weights
 
 
-def _note_missed(weights: torch.Tensor, spreads: torch.Tensor, *, follows: bool) -> None:
+def _note_missed(weights: torch.Tensor, spreads: torch.Tensor, name: str, *, follows: bool) -> None:
     """Name every preference that is missed by far, and say why if that is known: it is extreme.
 
     Args:
         weights: The preferences, (preferences, m).
         spreads: How far each is missed, (preferences,).
+        name: The method's.
         follows: Whether the method asks for equal w∘f.
     """
     far = (spreads >= 10) & (weights.amin(-1) > 0)
@@ -488,8 +489,9 @@ def _note_missed(weights: torch.Tensor, spreads: torch.Tensor, *, follows: bool)
         )
     rest = far & ~end
     if bool(rest.any()):
-        other = "more --steps, or another method such as equipoise, may come nearer"
-        say(console, f"> 999 %: the largest w∘f is far above the smallest for {_listed(weights[rest])}; {other}")
+        other = "" if name == "equipoise" else ", or another method such as equipoise,"
+        far_off = f"the largest w∘f is far above the smallest for {_listed(weights[rest])}"
+        say(console, f"> 999 %: {far_off}; more --steps{other} may come nearer")
 
 
 def _listed(weights: torch.Tensor) -> str:
