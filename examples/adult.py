@@ -9,8 +9,8 @@ from its best value in units of what is at stake:
 
 Both go from 0 to 1, and the preference w asks for w₁f₁ = w₂f₂: (0.5, 0.5) for giving up as large a share of the one as
 is left of the other, (0.9, 0.1) for leaving nine times the share of the gap. Nine preferences with the default method
-of the library, and with the weighted sum (LS) of the same two numbers. Prints and draws what a decision maker chooses
-from: test accuracy against the gap of the decisions on the test set.
+of the library, with the former default (OptOMD-TCH) and with the weighted sum (LS) of the same two numbers. Prints and
+draws what a decision maker chooses from: test accuracy against the gap of the decisions on the test set.
 
     python examples/adult.py --out out/adult    # needs adult.csv, see docs/datasets.md; some minutes on one core
     python examples/adult.py --quick            # a tenth of the people, three preferences
@@ -33,8 +33,9 @@ from equipoise.experiments import figures
 from equipoise.experiments.cells import write_atomically
 
 HIDDEN, STEP_SIZE, STEPS = 16, 0.02, 600
-METHODS = {"equipoise": "#0072B2", "LS": "#000000"}
+METHODS = {"equipoise": "#0072B2", "OptOMD-TCH": "#E69F00", "LS": "#000000"}
 """With their colours."""
+LABELS = {"equipoise": "equipoise (the default)", "LS": "weighted sum (LS)"}
 
 
 class People(NamedTuple):
@@ -189,20 +190,18 @@ def draw(found: dict[str, Any]) -> Figure:
         rows = found["methods"][name]
         gap, accuracy = ([100 * row[key] for row in rows] for key in ("gap", "accuracy"))
         mine = name == "equipoise"
-        label = "default method" if mine else "weighted sum (LS)"
-        axes.plot(gap, accuracy, "o-" if mine else "s--", color=colour, ms=6 if mine else 4, lw=1.2, label=label)
+        style = "o-" if mine else "s--"
+        axes.plot(gap, accuracy, style, color=colour, ms=6 if mine else 4, lw=1.2, label=LABELS.get(name, name))
         if mine:
-            for k, ((w, _), x, y) in enumerate(zip(found["preferences"], gap, accuracy, strict=True)):
-                # Where the first two points lie side by side, so would their numbers.
-                place, side = ((6, -3), "left") if k == 0 else ((-6, 3), "right")
-                axes.annotate(f"{w:g}", (x, y), place, textcoords="offset points", ha=side, fontsize=7.5, color=colour)
+            for (w, _), x, y in zip(found["preferences"], gap, accuracy, strict=True):
+                axes.annotate(f"{w:g}", (x, y), (6, -6), textcoords="offset points", fontsize=7.5, color=colour)
             middle = len(rows) // 2
             cost, bought = _price(alone, rows[middle])
             axes.annotate(
                 f"$w_1$ = {found['preferences'][middle][0]:g}: giving up {cost:.1f} points of accuracy\n"
                 f"buys {bought:.1f} of {g0:.1f} points of gap",
                 (gap[middle], accuracy[middle]),
-                (0.42, 0.5),
+                (0.42, 0.46),
                 textcoords="axes fraction",
                 fontsize=8,
                 color=colour,

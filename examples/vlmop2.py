@@ -1,4 +1,6 @@
-"""VLMOP2 for ten preferences with OMD-TCH: PGD and EG, with and without optimism (EG then with a floor on λ).
+"""VLMOP2 for ten preferences: OMD-TCH with PGD and EG, with and without optimism, and the library's default.
+
+The default is `SelfTuned` with the answer of `Suffix`. EG with optimism has a floor on λ.
 
 Prints the weighted losses w∘f of every solution, which are equal where the preference is met, and
 draws the front with the preference rays.
@@ -22,8 +24,9 @@ RUNS = {
     "PGD, optimism 20": eq.OMD(1.0, eq.Euclidean(), optimism=20.0),
     "EG": eq.OMD(1.0, eq.Entropic()),
     "EG, optimism 50": eq.OMD(1.0, eq.Entropic(floor=0.01), optimism=50.0),
+    "SelfTuned": eq.SelfTuned(),
 }
-OUTPUTS = {"last": eq.Last(), "uniform": eq.Average(), "adaptive": eq.Adaptive()}
+OUTPUTS = {"last": eq.Last(), "uniform": eq.Average(), "adaptive": eq.Adaptive(), "suffix": eq.Suffix()}
 
 
 def main(out: Path) -> None:
@@ -52,7 +55,7 @@ def main(out: Path) -> None:
 
     panels = [
         [(problem, f"{name}: {output}", found[name].losses[output].double()) for name in RUNS]
-        for output in ("last", "adaptive")
+        for output in ("last", "adaptive", "suffix")
     ]
     paths = figures.save(figures.front_grid(panels, w), out, "vlmop2")
     print("wrote " + ", ".join(map(str, paths)))

@@ -237,7 +237,7 @@ def test_the_copies_counted_are_the_iterates_that_no_other_dominates():
 
 
 def test_domains_in_small_ends_in_table_and_picture(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(domains, "METHODS", {k: domains.METHODS[k] for k in ("LS", "equipoise")})
+    monkeypatch.setattr(domains, "METHODS", {k: domains.METHODS[k] for k in ("LS", "equipoise", "OptOMD-TCH")})
     domains.main(["--quick", "--steps", "12", "--out", str(tmp_path), "--json", str(tmp_path / "t.json")])
     found = json.loads((tmp_path / "t.json").read_text())
     assert is_picture(tmp_path / "domains.png")
@@ -261,39 +261,57 @@ def test_the_default_met_its_preferences_on_all_of_multi_mnist():
     assert found["setting"]["samples"] == 60_000
     rows = found["rows"]
     row = rows["equipoise (the default)"]
-    assert max(off for of_seed in row["train"]["imbalance"] for off in of_seed) <= 0.0775
-    assert max(off for of_seed in row["test"]["imbalance"] for off in of_seed) <= 0.0765
-    tch = {name: torch.tensor(rows[name]["train"]["tch"]).mean() for name in rows}
-    assert tch["equipoise (the default)"] < tch["STCH"] < tch["LS"] < tch["MGDA"]
+    assert max(off for of_seed in row["train"]["imbalance"] for off in of_seed) <= 0.014
+    assert max(off for of_seed in row["test"]["imbalance"] for off in of_seed) <= 0.043
+    tch = {name: torch.tensor(rows[name]["train"]["tch"]) for name in rows}
+    mean = {name: float(values.mean()) for name, values in tch.items()}
+    assert mean["equipoise (the default)"] < mean["OptOMD-TCH"] < mean["STCH"] < mean["LS"] < mean["MGDA"]
+    assert int((tch["OptOMD-TCH"] < tch["equipoise (the default)"]).sum()) == 7  # of ten: the page says so
     volume = {name: torch.tensor(rows[name]["test"]["hypervolume"]["1"]) for name in rows}
     mine = volume["equipoise (the default)"]
     assert bool((volume["STCH"] < mine).all())
-    assert bool((volume["MGDA"] < mine).all())
-    assert float(volume["LS"].mean() - mine.mean()) == pytest.approx(0.0, abs=2e-3)  # no more is claimed
+    assert bool((volume["OptOMD-TCH"] > mine).all())
 
 
 @pytest.mark.parametrize("reference", ["1", "log 10"])
-def test_between_the_rays_asked_for_the_default_was_ahead_of_all_it_was_compared_with(reference):
+def test_between_the_rays_asked_for_the_default_was_ahead_of_stch_and_mgda(reference):
     rows = results("multi-mnist")["rows"]
     between = {name: torch.tensor(row["test"]["between"][reference]) for name, row in rows.items()}
-    for other in ("LS", "STCH", "MGDA"):
-        assert bool((between[other] < between["equipoise (the default)"]).all())
+    mine = between["equipoise (the default)"]
+    assert bool((between["STCH"] < mine).all())
+    assert bool((between["MGDA"] < mine).all())
+    assert (between["LS"] < mine).tolist() == [False, True]
 
 
-def test_the_default_raised_no_worst_domain_above_that_of_the_mean():
+def test_on_ten_domains_the_default_was_the_weighted_sum_unless_without_youth():
     methods = results("domains")["methods"]
     worst = {name: torch.tensor(parts["held_out"]).amax(1) for name, parts in methods.items()}
-    assert bool((worst["GroupDRO"] < worst["equipoise"]).all())
-    assert bool((worst["equipoise"] < worst["LS"]).all())
+    torch.testing.assert_close(worst["equipoise"], worst["LS"], rtol=0, atol=2e-3)
+    for other in ("GroupDRO", "OptOMD-TCH", "LS"):
+        assert bool((worst["equipoise, youth=0"] < worst[other]).all())
+    assert bool((worst["GroupDRO"] < worst["OptOMD-TCH"]).all())
+    assert bool((worst["OptOMD-TCH"] < worst["LS"]).all())
 
 
-def test_all_but_one_answer_of_the_weighted_sum_on_adult_is_worse_in_both_respects():
+def test_seven_answers_of_the_weighted_sum_on_adult_are_worse_in_both_respects():
     methods = results("adult")["methods"]
     beaten = [
         any(mine["accuracy"] > ls["accuracy"] and abs(mine["gap"]) < abs(ls["gap"]) for mine in methods["equipoise"])
         for ls in methods["LS"]
     ]
-    assert beaten == [True] * 8 + [False]
+    assert beaten == [True] * 7 + [False] * 2
+
+
+def test_the_default_met_every_preference_on_the_training_people_of_adult():
+    found = results("adult")
+    larger = {}
+    for name in ("equipoise", "OptOMD-TCH"):
+        rows = zip(found["preferences"], found["methods"][name], strict=True)
+        weighted = torch.tensor([[a * row["f1"], b * row["f2"]] for (a, b), row in rows])
+        larger[name] = weighted.amax(1)
+        if name == "equipoise":
+            assert float((weighted.amax(1) / weighted.amin(1)).max()) < 1.025
+    assert bool((larger["OptOMD-TCH"] > 1.05 * larger["equipoise"]).all())
 
 
 @pytest.mark.parametrize("name", ["multi-mnist", "adult", "domains"])
