@@ -12,7 +12,7 @@ which can go back to early iterates.
 import argparse
 import statistics
 import time
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from sklearn.datasets import load_digits
@@ -47,7 +47,7 @@ class Row(NamedTuple):
     how: str = "nothing"
     every: int = 1
     held_out: int = 0
-    conversion: eq.Conversion | None = None
+    conversion: eq.Conversion[Any] | None = None
 
 
 ROWS = [

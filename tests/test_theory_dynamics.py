@@ -173,7 +173,8 @@ class Anchored:
         self.M = 8.0 * self.eta * self.G**2 / (self.alpha * self.mu**2)
 
     def losses(self, theta: Array) -> Array:
-        return self.low + 0.5 * self.bend * ((theta - self.centres) ** 2).sum(-1)
+        found: Array = self.low + 0.5 * self.bend * ((theta - self.centres) ** 2).sum(-1)
+        return found
 
     def dual(self, theta: Array, y: Array) -> Array:
         return projected(y + self.rho * self.losses(theta))
@@ -185,7 +186,9 @@ class Anchored:
 
     def down(self, theta: Array, y: Array, alpha: float) -> Array:
         weights = self.dual(theta, y) * self.bend
-        return np.clip(theta - alpha * (weights[:, None] * (theta - self.centres)).sum(0), -self.box, self.box)
+        moved = theta - alpha * (weights[:, None] * (theta - self.centres)).sum(0)
+        found: Array = np.clip(moved, -self.box, self.box)
+        return found
 
     def envelope(self, theta: Array, y: Array) -> float:
         """φ(y) = min_θ Φ(θ, y), by gradient steps from a point near it."""
@@ -280,7 +283,8 @@ def metric_step(y: Array, move: Array) -> Array:
 
 def point(rng: np.random.Generator, m: int) -> Array:
     if rng.random() < 0.2:
-        return np.eye(m)[rng.integers(m)]
+        corner: Array = np.eye(m)[rng.integers(m)]
+        return corner
     return rng.dirichlet(np.full(m, rng.choice([0.1, 1.0, 10.0])))
 
 
@@ -353,7 +357,7 @@ def excess(step: Any, power: float, kind: str, sign: float = 1.0) -> float:
         bound += weights[t - 1] * (rho * change + second)
         y, hint = step(y, sign * eta * g), g
     bound += (math.log(m) + 1.0) * weights[-1] / eta
-    return float((weights @ np.stack(gains)).max()) - earned - bound
+    return float((weights @ np.stack(gains)).max() - earned - bound)
 
 
 @pytest.mark.parametrize("step", [mirror_step, metric_step])

@@ -1,5 +1,7 @@
 """Units and zeros: f̃ = (f − z)/u on any batch shape, and the table of runs that were trained on one objective each."""
 
+from typing import Any
+
 import pytest
 import torch
 from hypothesis import given
@@ -18,7 +20,9 @@ def test_by_hand():
     scale = units.update(f, units.init(f))
     assert scale.unit.tolist() == [4.0, 2.0]
     assert units.normalise(torch.tensor([3.0, 1.0]), scale).tolist() == [0.5, 0.5]
-    assert units.raw(torch.tensor([0.5, -torch.inf]), scale).tolist() == [3.0, -torch.inf]
+    raw = units.raw(torch.tensor([0.5, -torch.inf]), scale)
+    assert raw is not None
+    assert raw.tolist() == [3.0, -torch.inf]
     fixed = Units((2.0, 4.0), -1.0)
     assert fixed.normalise(torch.tensor([3.0, 3.0]), fixed.init(f)).tolist() == [2.0, 1.0]
 
@@ -90,13 +94,15 @@ BAD = {
 
 @pytest.mark.parametrize(("arguments", "message"), BAD.values(), ids=BAD.keys())
 def test_bad_input(arguments, message):
+    units, ideal = arguments
     with pytest.raises(ValueError, match=message):
-        Units.of(*arguments, 2, ("a", "b"))
+        Units.of(units, ideal, 2, ("a", "b"))
 
 
 def test_what_a_user_may_give():
     expected = Units((2.0, 3.0), 0.0)
-    for numbers in ((2, 3), [2.0, 3.0], {"b": 3, "a": 2.0}, torch.tensor([2.0, 3.0]), torch.tensor([2, 3]).numpy()):
+    given: list[Any] = [(2, 3), [2.0, 3.0], {"b": 3, "a": 2.0}, torch.tensor([2.0, 3.0]), torch.tensor([2, 3]).numpy()]
+    for numbers in given:
         assert Units.of(numbers, 0, 2, ("a", "b")) == expected
     assert Units.of(None, 0, 2).plain
     assert not Units.of(None, 1e-9, 2).plain
@@ -145,7 +151,7 @@ class Scaled(eq.problems.VLMOP2):
         return super().losses(x) * self.factors.to(x) + self.zeros.to(x)
 
 
-SETTINGS = {"seeds": (0, 1), "steps": 200, "dtype": torch.float64}
+SETTINGS: dict[str, Any] = {"seeds": (0, 1), "steps": 200, "dtype": torch.float64}
 METHODS = [None, "STCH", "MGDA", "Moco", "EPO"]
 
 

@@ -104,6 +104,7 @@ def whole(conversion: Any, state: Any) -> Tensor:
     slots = state.slots["x"]
     if isinstance(conversion, eq.Suffix):
         weights = state.blocks.weights
-        return (weights / weights.sum()).to(slots) @ slots[state.blocks.slot]
+        mean: Tensor = (weights / weights.sum()).to(slots) @ slots[state.blocks.slot]
+        return mean
     answer: Tensor = conversion.output(state)["x"]
     return answer

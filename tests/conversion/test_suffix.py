@@ -228,7 +228,8 @@ def test_one_lucky_iterate_does_not_take_all():
     f = 2.0 * (draw(T, runs, 2) < 0.5).double()
     x = torch.eye(T, dtype=torch.float64).unsqueeze(1).expand(T, runs, T)
     found = {}
-    for conversion in (eq.Adaptive(capacity=8), eq.Suffix(power=0.0)):
+    rivals: list[Any] = [eq.Adaptive(capacity=8), eq.Suffix(power=0.0)]
+    for conversion in rivals:
         state = conversion.init({"x": x[0]}, f[0])
         for point, losses in zip(x, f, strict=True):
             state = conversion.update({"x": point}, losses, state)

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import equipoise as eq
-from equipoise.train.pending import Pending
+from equipoise.train.pending import Chosen, Pending
 
 ADAPTIVE = eq.Adaptive(capacity=3)
 SIMULTANEOUS = {"OMD": eq.OMD(), "LS": eq.Linear(), "relative": eq.Relative(eq.OMD())}
@@ -247,7 +247,7 @@ def test_the_mean_is_that_of_all_samples(calls):
     for values, counts in calls:
         n = torch.tensor(counts, dtype=torch.float64)
         f, rows = torch.tensor(values, dtype=torch.float64), torch.eye(2, dtype=torch.float64)
-        call = pending.add(f, n, rows, (f, None), None)
+        call = pending.add(f, n, rows, Chosen(f, None, None), None)
         pending.differentiated(call, lambda: False)
     mean = pending.mean()
     for i in range(2):

@@ -36,8 +36,8 @@ def dice(seed: int, purpose: object) -> Random:
 class Own(eq.Average):
     """A conversion that is not planned ahead, since nobody knows what it does."""
 
-    def output(self, state: Any) -> dict[str, Tensor]:
-        return super().output(state)
+    def output(self, state: Any, preference: Tensor | None = None) -> dict[str, Tensor]:
+        return super().output(state, preference)
 
 
 class Setting(NamedTuple):

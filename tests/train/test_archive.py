@@ -217,7 +217,8 @@ class Bare:
 def test_a_conversion_whose_output_takes_the_state_alone_goes_on_working(toy, preference):
     run = toy()
     begun = run.params()
-    mol = eq.MultiObjective(run.model, eq.OMD(), preference, Bare(), run.optimizer)
+    bare: Any = Bare()
+    mol = eq.MultiObjective(run.model, eq.OMD(), preference, bare, run.optimizer)
     run.run(mol, 3)
     torch.testing.assert_close({name: mol.solution()[name] for name in begun}, begun, rtol=0, atol=0)
     assert "archive" not in mol.metrics()

@@ -115,11 +115,17 @@ def test_it_changes_nothing(toy, preference, monkeypatch):
         ours = toy()
         mol = eq.MultiObjective(ours.model, OMD, preference, optimizer=ours.optimizer)
         ours.run(mol, 230)
-        return ours.params()
+        params: dict[str, Tensor] = ours.params()
+        return params
 
-    looked = []
+    looked: list[int] = []
     original = balance.Balance.show
-    monkeypatch.setattr(balance.Balance, "show", lambda *args: (looked.append(args[-1]), original(*args))[1])
+
+    def show(*args: Any) -> None:
+        looked.append(args[-1])
+        original(*args)
+
+    monkeypatch.setattr(balance.Balance, "show", show)
     often = trained()
     assert looked == [100, 200]  # at most every hundred steps
     monkeypatch.setattr(balance, "EVERY", 10**9)

@@ -28,7 +28,7 @@ def train(run: Any, mol: eq.MultiObjective, steps: int, start: int = 0, every: i
         run.run(mol, 1, step)
 
 
-def make(toy, preference, weighting=OMD, conversion=ADAPTIVE, **settings) -> Any:
+def make(toy, preference, weighting=OMD, conversion=ADAPTIVE, **settings) -> tuple[Any, Any]:
     run = toy(dtype=torch.float64)
     return run, eq.MultiObjective(run.model, weighting, preference.double(), conversion, run.optimizer, **settings)
 

@@ -16,7 +16,9 @@ ADAPTIVE = eq.Adaptive(power=2, capacity=3)
 Z, U = [-0.5, 0.25, 0.0], [2.0, 0.5, 30.0]
 
 
-def make(toy, preference, weighting=None, conversion=ADAPTIVE, optimizer=torch.optim.SGD, **settings) -> Any:
+def make(
+    toy, preference, weighting=None, conversion=ADAPTIVE, optimizer=torch.optim.SGD, **settings
+) -> tuple[Any, Any]:
     run = toy(optimizer, dtype=torch.float64)
     w = preference.double()
     return run, eq.MultiObjective(run.model, weighting, w, conversion, run.optimizer, **settings)
@@ -29,7 +31,8 @@ def train(run, mol, factor=1.0, zero=0.0, steps=12) -> dict[str, Tensor]:
         run.optimizer.step()
         run.optimizer.zero_grad()
     solution: dict[str, Tensor] = mol.solution()
-    return run.params() | {f"answer of {name}": x for name, x in solution.items()}
+    found: dict[str, Tensor] = run.params() | {f"answer of {name}": x for name, x in solution.items()}
+    return found
 
 
 def close(left, right) -> None:
@@ -179,7 +182,7 @@ def test_a_closure_has_one_unit_throughout(toy, preference):
     def closure() -> Tensor:
         run.optimizer.zero_grad()
         f = run.losses(0)
-        scalar = mol(f)
+        scalar: Tensor = mol(f)
         scalar.backward()
         scalars.append(scalar.detach())
         losses.append(f.detach())
@@ -296,7 +299,10 @@ def test_where_looking_is_put_off_it_is_refused_by_the_next_call():
     mol = shell(units="start", check="deferred")
     before = mol.duals
     mol(losses(1.0, 0.0))
-    assert torch.equal(mol.duals, before)
+    after = mol.duals
+    assert before is not None
+    assert after is not None
+    assert torch.equal(after, before)
     with pytest.raises(ValueError, match="found 0 for width in step 1"):
         mol(losses(1.0, 0.5))
 

@@ -9,12 +9,12 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 import equipoise as eq
-from equipoise.weighting.self_tuned import CALM, FALLEN, LEAST, MOST, OUTLIER, PRIOR, REST, RISE, YOUNG
+from equipoise.weighting.self_tuned import CALM, FALLEN, LEAST, MOST, OUTLIER, PRIOR, REST, RISE, YOUNG, SelfTunedState
 
 HALF = torch.tensor([0.5, 0.5])
 
 
-def run(weighting: eq.SelfTuned, losses: Tensor, w: Tensor, **extra: Tensor) -> tuple[Tensor, object]:
+def run(weighting: eq.SelfTuned, losses: Tensor, w: Tensor, **extra: Tensor) -> tuple[Tensor, SelfTunedState]:
     """All coefficients (T, *B, m) and the last state for losses (T, *B, m)."""
     state, found = weighting.init(losses[0]), []
     for t, f in enumerate(losses):
@@ -141,8 +141,7 @@ def test_it_follows_a_naive_implementation(m, youth):
 @settings(max_examples=60, deadline=None)
 @given(st.integers(2, 6), st.sampled_from([torch.float32, torch.float64]), st.data())
 def test_coefficients_are_finite_for_all_finite_losses(m, dtype, data):
-    width = 32 if dtype == torch.float32 else 64
-    number = st.floats(allow_nan=False, allow_infinity=False, width=width)
+    number = st.floats(allow_nan=False, allow_infinity=False, width=32 if dtype == torch.float32 else 64)
     rows = data.draw(st.lists(st.lists(number, min_size=m, max_size=m), min_size=1, max_size=12))
     losses = torch.tensor(rows, dtype=dtype)
     found, state = run(eq.SelfTuned(), losses, torch.full((m,), 1 / m))
