@@ -223,11 +223,11 @@ def test_every_picture_and_table_has_its_command(page_file, visit):
 def test_training_pictures(page_file, visit):
     page = visit(page_file)
     curves = page.locator("#curves path.curve")
-    assert curves.count() == 6
-    page.locator("#training .legend").first.get_by_role("button", name="qFFL").click()
     assert curves.count() == 7
-    assert page.locator("#boxes rect.quartiles").count() == 7
-    assert page.locator("#scatter path.mark").count() == 7
+    page.locator("#training .legend").first.get_by_role("button", name="qFFL").click()
+    assert curves.count() == 8
+    assert page.locator("#boxes rect.quartiles").count() == 8
+    assert page.locator("#scatter path.mark").count() == 8
     assert page.locator("#weights rect").count() == 1 + 60 * 10  # the clip, and a rectangle per client and round
     page.select_option("#task", label="mnist-class2")
     assert page.locator("#boxes code").inner_text() == "equipoise reproduce fig-box --task mnist-class2"
