@@ -138,7 +138,7 @@ def test_it_follows_a_naive_implementation(m, youth):
     torch.testing.assert_close(found / w, expected, rtol=1e-7, atol=1e-9)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(st.integers(2, 6), st.sampled_from([torch.float32, torch.float64]), st.data())
 def test_coefficients_are_finite_for_all_finite_losses(m, dtype, data):
     number = st.floats(allow_nan=False, allow_infinity=False, width=32 if dtype == torch.float32 else 64)
@@ -149,6 +149,14 @@ def test_coefficients_are_finite_for_all_finite_losses(m, dtype, data):
     assert torch.isfinite(state.dual).all()
     torch.testing.assert_close(state.dual.sum(), torch.ones((), dtype=torch.float64))
     assert (state.dual >= 0).all()
+
+
+def test_gains_that_begin_below_zero_and_end_above():
+    losses = torch.tensor([[0.0, -1.0], [0.0, -2.0], [0.0, -12.0], [0.0, 39.0], [1.0, 39.0]])
+    for dtype in (torch.float32, torch.float64):
+        found, state = run(eq.SelfTuned(), losses.to(dtype), HALF)
+        assert torch.isfinite(found).all()
+        assert torch.isfinite(state.dual).all()
 
 
 def test_extremes_in_float32_and_with_a_million_objectives():

@@ -23,6 +23,8 @@ FALLEN, YOUNG = 0.9, 10.0
 """The share of its start that every gain has fallen to, and the least youth in steps."""
 RISE, REST = 0.05, 0.005
 """A relative rise of a gain that is a conflict, and a fall below which it is at rest."""
+HUGE = 1e30
+"""A ratio to a gain that began at or below 0 must stay finite."""
 
 
 class SelfTunedState(NamedTuple):
@@ -267,14 +269,14 @@ class SelfTuned(Weighting[SelfTunedState]):
         rise = rise / (RISE + 2 * (state.noise * (8 / t).clamp_max(1.0)).sqrt())
         settled = (rise > 1) | (trend.amin(-1, keepdim=True) > -REST)
         start = torch.where(t <= 3, torch.maximum(state.start, quick), state.start)
-        left = quick / start.clamp_min(tiny)
+        left = (quick / start.clamp_min(tiny)).clamp(-HUGE, HUGE)
         ended = (left.amax(-1, keepdim=True) <= FALLEN) & (state.youth >= self.youth)
         youth = torch.where(ended, (self.patience * t).clamp(YOUNG, max(YOUNG, self.youth)), state.youth)
         youth = torch.where(settled & (t >= YOUNG), torch.minimum(youth, t), youth)
         gate = ((t < youth).to(rise) - rise).clamp(0.0, 1.0).masked_fill(t < YOUNG, 1.0)
         full = (youth / t).clamp_max(1.0).square() * (gate / slow.shape[-1])
         # Relative to the largest gain, now and at the start.
-        most = quick.amax(-1, keepdim=True) / start.amax(-1, keepdim=True).clamp_min(tiny)
+        most = (quick.amax(-1, keepdim=True) / start.amax(-1, keepdim=True).clamp_min(tiny)).clamp_max(HUGE)
         heeded = left / (0.1 * self.slack * most).clamp_min(tiny) - 10
         return heeded.clamp(0.0, 1.0) * full, start, youth
 
