@@ -10,7 +10,6 @@ from benchmarks.defaults.optimizers import Optimizer
 from torch import Tensor
 
 import equipoise as eq
-from equipoise.conversion.protocol import answer
 
 Losses = Callable[[Tensor, int], Tensor]
 """θ (runs, *B, d) and the step t ≥ 1 to measured losses (runs, *B, m): differentiable, one draw for all runs."""
@@ -145,4 +144,4 @@ def _weigh(run: _Run, x: Tensor, f: Tensor, w: Tensor, jacobian: Tensor | None) 
 
 
 def _output(run: _Run, name: str, w: Tensor) -> Tensor:
-    return answer(run.conversions[name], run.records[name], w)["x"]
+    return run.conversions[name].output(run.records[name], w)["x"]

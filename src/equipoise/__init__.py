@@ -3,7 +3,7 @@
 from equipoise import datasets, federated, metrics, preference, problems, simplex, state, theory, train, units
 from equipoise.conversion import Adaptive, Average, Conversion, Last, Suffix
 from equipoise.errors import EquipoiseError, NonFiniteLossError, StateMismatchError, StoreError
-from equipoise.registry import Method, group_dro, methods
+from equipoise.registry import Method, default, group_dro, methods
 from equipoise.simplex import Box, Entropic, Euclidean, PNorm
 from equipoise.solver import Run, Solution, solve, solve_many
 from equipoise.train import GroupBalancedSampler, MultiObjective, group_losses
@@ -81,6 +81,7 @@ __all__ = [
     "UPGrad",
     "Weighting",
     "datasets",
+    "default",
     "federated",
     "group_dro",
     "group_losses",

@@ -49,7 +49,7 @@ class IdealPointWarning(UserWarning):
 
     Examples:
         >>> import warnings
-        >>> mol = eq.MultiObjective(torch.nn.Linear(1, 1), eq.OMD(), [0.2, 0.8])
+        >>> mol = eq.MultiObjective(torch.nn.Linear(1, 1), None, [0.2, 0.8])
         >>> losses = torch.tensor([-0.3, 1.0], requires_grad=True)
         >>> with warnings.catch_warnings(record=True) as said:
         ...     warnings.simplefilter("always")
@@ -61,7 +61,7 @@ class IdealPointWarning(UserWarning):
         losses must not lie below the ideal point, 0; found -0.3 for objective 0 in step 1. There a larger weight asks
         for less, and the solution is not the one that the preference names. Give ideal= a point below every loss, or
         add a constant to the losses; this is said once
-        >>> mol = eq.MultiObjective(torch.nn.Linear(1, 1), eq.OMD(ideal=-1.0), [0.2, 0.8])
+        >>> mol = eq.MultiObjective(torch.nn.Linear(1, 1), None, [0.2, 0.8], ideal=-1.0)
         >>> scalar = mol(losses)  # nothing to be said
     """
 
@@ -72,7 +72,7 @@ class BalanceWarning(UserWarning):
     Examples:
         >>> import warnings
         >>> model = torch.nn.Linear(1, 2)
-        >>> mol = eq.MultiObjective(model, eq.OMD(), [0.5, 0.5], names=("length", "price"))
+        >>> mol = eq.MultiObjective(model, None, {"length": 0.5, "price": 0.5})
         >>> with warnings.catch_warnings(record=True) as said:
         ...     warnings.simplefilter("always")
         ...     for _ in range(1500):
@@ -102,11 +102,11 @@ class StoreError(EquipoiseError, OSError):
     """Copies of the parameters could not be written or read; the message says what and where.
 
     Examples:
-        >>> import tempfile
+        >>> import pathlib, tempfile
         >>> folder = tempfile.TemporaryDirectory()
-        >>> settings = {"preference": [0.5, 0.5], "conversion": eq.Adaptive(capacity=8), "store": folder.name}
-        >>> mol = eq.MultiObjective(torch.nn.Linear(1, 1), **settings)
-        >>> eq.MultiObjective(torch.nn.Linear(1, 1), **settings)
+        >>> store = pathlib.Path(folder.name)
+        >>> mol = eq.MultiObjective(torch.nn.Linear(1, 1), None, [0.5, 0.5], store=store)
+        >>> eq.MultiObjective(torch.nn.Linear(1, 1), None, [0.5, 0.5], store=store)
         Traceback (most recent call last):
             ...
         equipoise.errors.StoreError: store must be a folder that no other run has open; found ... open in process ...

@@ -1,11 +1,11 @@
-"""Numbers on their way from a device to the host, which need not wait for them."""
+"""Numbers on their way from a device to the host, which goes on meanwhile."""
 
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-__all__ = ["Fetched", "beside_the_host", "done", "fetch", "reach"]
+__all__ = ["Fetched", "fetch", "is_asynchronous", "wait_for"]
 
 
 class Fetched(NamedTuple):
@@ -18,38 +18,29 @@ class Fetched(NamedTuple):
 
     def wait(self) -> Tensor:
         """The copy, once it is there."""
-        reach(self.arrived)
+        wait_for(self.arrived)
         return self.tensor
 
 
-def reach(event: torch.Event | torch.cuda.Event | None) -> None:
-    """Wait for what is not there yet; a look is sooner done than a wait that is none."""
+def wait_for(event: torch.Event | torch.cuda.Event | None) -> None:
+    """Query first: cheaper than synchronising on an event that has already finished."""
     if event is not None and not event.query():
         event.synchronize()
 
 
 def fetch(tensor: Tensor) -> Fetched:
-    """Copy a small tensor to the host, after what its device was given to do so far; the host goes on meanwhile."""
+    """Copy a small tensor to the host, after what its device was given to do so far."""
     tensor = tensor.detach()
     if tensor.device.type == "cpu":
         return Fetched(tensor.clone(), None)
     cuda = tensor.device.type == "cuda"
     host = torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu", pin_memory=cuda)
     host.copy_(tensor, non_blocking=True)
-    if cuda:
-        return Fetched(host, done(torch.cuda.current_stream(tensor.device)))
-    arrived = torch.Event(tensor.device)
+    arrived = torch.cuda.Event() if cuda else torch.Event(tensor.device)  # type: ignore[no-untyped-call]
     arrived.record()
     return Fetched(host, arrived)
 
 
-def done(stream: torch.cuda.Stream) -> torch.cuda.Event:
-    """When the stream has done what it was given so far; who waits for it sleeps."""
-    event = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]
-    event.record(stream)
-    return event
-
-
-def beside_the_host(device: torch.device) -> bool:
-    """Whether a device works beside the host, which should not wait for it."""
+def is_asynchronous(device: torch.device) -> bool:
+    """Whether a device works on while the host does something else."""
     return device.type not in {"cpu", "meta"}

@@ -1,5 +1,6 @@
 """The methods of the literature by name: each a weighting with a conversion."""
 
+import dataclasses
 import difflib
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -107,18 +108,32 @@ def nearest(name: str, known: Iterable[str]) -> str:
     return ", ".join(folded[key] for key in close)
 
 
-def default() -> Method:
+def default(**changes: Any) -> Method:
     """The method for when none is named, `equipoise` in the table: no number of it is tuned to a problem.
 
     A weighting that measures its own gain, so that noise, momentum and units need no setting; an answer that is right
-    with noisy losses and holds eight copies. To change one constant: `dataclasses.replace`. How it was chosen, and
-    where another choice is better: docs/defaults.md.
+    with noisy losses and holds eight copies. How it was chosen, and where another choice is better: docs/defaults.md.
+
+    Args:
+        **changes: Settings of `SelfTuned` or `Suffix` that are to be others, by name.
+
+    Raises:
+        UnknownNameError: For a name that is a setting of neither.
 
     Examples:
-        >>> eq.registry.default()
+        >>> eq.default()
         Method(weighting=SelfTuned(...), conversion=Suffix(power=8.0, capacity=8, z=2.0), transform=None)
+        >>> eq.default(power=4, youth=0).conversion
+        Suffix(power=4, capacity=8, z=2.0)
     """
-    return Method(SelfTuned(), Suffix())
+    weighting, conversion = SelfTuned(), Suffix()
+    names = [{field.name for field in dataclasses.fields(part)} for part in (weighting, conversion)]
+    for name in changes:
+        if name not in set.union(*names):
+            known = sorted(set.union(*names))
+            raise unknown(f"a change of the default must be one of {', '.join(known)}", name, known)
+    ours, theirs = ({key: x for key, x in changes.items() if key in own} for own in names)
+    return Method(dataclasses.replace(weighting, **ours), dataclasses.replace(conversion, **theirs))
 
 
 def resolve(method: Method | Weighting[Any] | str | None) -> Method:

@@ -12,7 +12,6 @@ from torch import Tensor
 from equipoise import preference as preferences_
 from equipoise.batch import Number
 from equipoise.conversion import Conversion
-from equipoise.conversion.protocol import answer
 from equipoise.errors import IdealPointWarning, NonFiniteLossError, require
 from equipoise.problems import Problem, problems
 from equipoise.registry import Method, Named, resolve
@@ -421,7 +420,7 @@ class _Stack:
             gone = ~self.of(name, alive)
             params, losses = {}, {}
             for key, conversion in run.conversions.items():
-                x = answer(conversion, self.records[name][key], self.w)["x"]
+                x = conversion.output(self.records[name][key], self.w)["x"]
                 params[key] = x.masked_fill(gone.unsqueeze(-1), torch.nan)
                 losses[key] = self.problem.losses(params[key])
             way = None

@@ -173,7 +173,7 @@ class Payoff(NamedTuple):
 
     Examples:
         >>> found = eq.payoff([[0.1, 2.1], [0.6, 0.1]])
-        >>> mol = eq.MultiObjective(torch.nn.Linear(1, 1), preference=[0.5, 0.5], **found._asdict())
+        >>> mol = eq.MultiObjective(torch.nn.Linear(1, 1), None, [0.5, 0.5], **found._asdict())
     """
 
     ideal: tuple[float, ...]

@@ -6,7 +6,6 @@ from typing import Any, NamedTuple
 
 import pytest
 import torch
-from tests.train.streams import stand_in
 from torch import Tensor, nn
 
 M = 3
@@ -67,29 +66,8 @@ def as_accelerator(monkeypatch) -> Callable[[], AbstractContextManager[None]]:
     @contextmanager
     def as_accelerator() -> Iterator[None]:
         with monkeypatch.context() as patched:
-            patched.setattr("equipoise.train.stores.beside_the_host", lambda device: device.type != "meta")
+            for module in ("archive", "run"):
+                patched.setattr(f"equipoise.train.{module}.is_asynchronous", lambda device: device.type != "meta")
             yield
 
     return as_accelerator
-
-
-@pytest.fixture
-def as_cuda(monkeypatch, as_accelerator) -> Callable[[], AbstractContextManager[None]]:
-    """The same, and as one whose work is captured; streams, events and graphs are stand-ins then."""
-    stand_in(monkeypatch)
-
-    @contextmanager
-    def as_cuda() -> Iterator[None]:
-        with as_accelerator(), monkeypatch.context() as patched:
-            for module in ("archive", "courier", "multi_objective"):
-                patched.setattr(f"equipoise.train.{module}.captures", lambda device: device.type != "meta")
-            yield
-
-    return as_cuda
-
-
-@pytest.fixture(params=["accelerator", "cuda"])
-def beside_the_host(request) -> Callable[[], AbstractContextManager[None]]:
-    """Either of them."""
-    made: Callable[[], AbstractContextManager[None]] = request.getfixturevalue(f"as_{request.param}")
-    return made

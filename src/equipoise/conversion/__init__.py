@@ -4,8 +4,8 @@ from equipoise.conversion.adaptive import Adaptive, AdaptiveState
 from equipoise.conversion.average import Average, AverageState
 from equipoise.conversion.last import Last, LastState
 from equipoise.conversion.ledger import Ledger, LedgerState
-from equipoise.conversion.planned import PlannedConversion
-from equipoise.conversion.protocol import Conversion, Plan
+from equipoise.conversion.plan import Plan
+from equipoise.conversion.protocol import Conversion
 from equipoise.conversion.suffix import Suffix, SuffixState
 
 __all__ = [
@@ -19,7 +19,6 @@ __all__ = [
     "Ledger",
     "LedgerState",
     "Plan",
-    "PlannedConversion",
     "Suffix",
     "SuffixState",
 ]

@@ -1,6 +1,6 @@
 """The adaptive online-to-batch conversion (AdaOMD-TCH, Algorithm 2)."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar, Literal, NamedTuple
 
 from torch import Tensor
@@ -8,8 +8,8 @@ from torch import Tensor
 from equipoise.batch import Number, check_non_negative
 from equipoise.conversion import store
 from equipoise.conversion.ledger import Ledger, LedgerState
-from equipoise.conversion.planned import PlannedConversion
-from equipoise.conversion.protocol import Plan
+from equipoise.conversion.plan import Plan
+from equipoise.conversion.protocol import Conversion
 from equipoise.errors import require
 
 
@@ -28,7 +28,7 @@ class AdaptiveState(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Adaptive(PlannedConversion[AdaptiveState]):
+class Adaptive(Conversion[AdaptiveState]):
     r"""The average of the iterates that no other iterate of the trajectory dominates.
 
     Each iterate has the weight tᵖ. One that is dominated hands it on to those that dominate it, in
@@ -85,6 +85,10 @@ class Adaptive(PlannedConversion[AdaptiveState]):
     def copies(self) -> int | None:
         """The capacity."""
         return self.capacity
+
+    def bounded(self, capacity: int) -> "Adaptive":
+        """With this capacity, unless it has one."""
+        return self if self.capacity is not None else replace(self, capacity=capacity)
 
     def begin(self, losses: Tensor) -> AdaptiveState:
         """An empty archive."""

@@ -9,8 +9,8 @@ from torch import Tensor
 from equipoise.batch import Number, check_non_negative, fit_mask, wide_dtype
 from equipoise.conversion import store
 from equipoise.conversion.iterate_weight import weigh
-from equipoise.conversion.planned import PlannedConversion
-from equipoise.conversion.protocol import Plan, recordable
+from equipoise.conversion.plan import Plan, recordable
+from equipoise.conversion.protocol import Conversion
 
 
 class AverageState(NamedTuple):
@@ -38,7 +38,7 @@ class AverageState(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Average(PlannedConversion[AverageState]):
+class Average(Conversion[AverageState]):
     r"""Σ tᵖ θ⁽ᵗ⁾ / Σ tᵖ: the traditional conversion for p = 0, later iterates counting more for p > 0.
 
     The newest iterates, about √t of them, are averaged on their own and then joined to the rest. So no change of the

@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 from equipoise.batch import fit_mask, wide_dtype
-from equipoise.conversion.planned import PlannedConversion
-from equipoise.conversion.protocol import Plan, recordable
+from equipoise.conversion.plan import Plan, recordable
+from equipoise.conversion.protocol import Conversion
 
 
 class LastState(NamedTuple):
@@ -27,7 +27,7 @@ class LastState(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Last(PlannedConversion[LastState]):
+class Last(Conversion[LastState]):
     """The last iterate that was recorded; before the first, the parameters that `init` was given.
 
     Examples:

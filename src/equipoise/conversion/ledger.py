@@ -12,7 +12,7 @@ from torch import Tensor
 
 from equipoise.batch import Number, check_state, fit_mask, known, wide_dtype
 from equipoise.conversion.iterate_weight import weigh
-from equipoise.conversion.protocol import Plan, observe, record_dtype
+from equipoise.conversion.plan import Plan, observe, record_dtype
 from equipoise.errors import require
 
 __all__ = ["Ledger", "LedgerState"]

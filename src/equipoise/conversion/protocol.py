@@ -1,113 +1,132 @@
-"""What a conversion is, and how its states hold the trajectory."""
+"""What a conversion is: plans for its copies of the parameters, and their shares in the answer."""
 
-import inspect
-import operator
-from collections.abc import Mapping
-from typing import Any, ClassVar, Literal, NamedTuple, Protocol, TypeVar
+from abc import ABC, abstractmethod
+from typing import Any, ClassVar, Generic, Literal, TypeVar
 
 import torch
 from torch import Tensor
 
-from equipoise.batch import known
-from equipoise.errors import require
+from equipoise.conversion import store
+from equipoise.conversion.plan import Params, Plan, check, check_record
 
-__all__ = [
-    "Conversion",
-    "Params",
-    "Plan",
-    "answer",
-    "archive_size",
-    "batch_mask",
-    "check",
-    "check_record",
-    "marks",
-    "mixed",
-    "observe",
-    "record_dtype",
-    "recordable",
-    "records_before",
-]
+__all__ = ["Conversion", "archive_size", "records_before", "with_slots"]
 
 C = TypeVar("C")
 
-_version = operator.attrgetter("_version")
 
-Params = Mapping[str, Tensor]
-"""Parameters by name; every tensor has the leading batch shape *B of the losses."""
-
-
-class Plan(NamedTuple):
-    """What happens to the slots in one step. Every tensor has shape (*B,).
-
-    First slot[into] ← lerp(slot[into], slot[other], mix), then slot[write] ← lerp(slot[write], θ, gain).
-    A `mix` or `gain` of 0 means nothing; a `gain` of 1 overwrites.
-
-    Examples:
-        >>> from equipoise.conversion import Ledger
-        >>> ledger, losses = Ledger(capacity=2), torch.tensor([1.0, 2.0])
-        >>> plan, _ = ledger.update(losses, ledger.init(losses))
-        >>> plan.write.item(), plan.gain.item()  # the first iterate overwrites slot 0
-        (0, 1.0)
-    """
-
-    into: Tensor
-    other: Tensor
-    mix: Tensor
-    write: Tensor
-    gain: Tensor
-
-
-class Conversion(Protocol[C]):
+class Conversion(ABC, Generic[C]):
     """Turns the trajectory θ⁽¹⁾, θ⁽²⁾, … into the answer (online-to-batch conversion).
 
-    A conversion is a frozen dataclass; it never sees gradients. Its state holds copies, never the
-    parameters themselves. `update` consumes the state that it is given: the copies are changed in
-    place, so that a step costs no second copy of the model. Use the state it returns.
-
-    A conversion that derives from `PlannedConversion` writes none of the three methods below, and can keep its
-    copies in every store of `MultiObjective`.
+    To write one of your own, derive from this class and say what `copies`, `begin`, `plan` and `shares` are. Everything
+    else follows: recording, all stores, sharded parameters, checkpoints. A conversion is a frozen dataclass; it never
+    sees gradients. Its state is a NamedTuple of tensors with a field `slots`, which belongs to whoever carries the
+    plans out: it holds copies, never the parameters themselves.
 
     Attributes:
         records: Which model a server records with the losses f(θ⁽ᵗ⁾). "before" its step: θ⁽ᵗ⁾, for an answer that
             depends on the losses. "after" it: the newest model. "either": what the task says.
 
     Examples:
-        >>> class First(eq.Conversion[dict[str, torch.Tensor]]):
-        ...     def init(self, params, losses):
-        ...         return {name: tensor.clone() for name, tensor in params.items()}
-        ...     def update(self, params, losses, state, *, mask=None):
-        ...         return state
-        ...     def output(self, state, preference=None):
-        ...         return state
-        >>> both = {"first": First(), "last": eq.Last()}
-        >>> found = eq.solve(eq.problems.VLMOP1(), [[0.5, 0.5]], eq.Linear(), step_size=0.5, steps=2, conversions=both)
-        >>> {name: round(losses.amax().item(), 3) for name, losses in found.losses.items()}
-        {'first': 1.045, 'last': 1.0}
+        >>> from typing import NamedTuple
+        >>> from equipoise.conversion import Conversion, Plan
+        >>> class Best(NamedTuple):
+        ...     slots: dict[str, torch.Tensor]
+        ...     least: torch.Tensor
+        >>> class BestSum(Conversion[Best]):  # the iterate with the least sum of losses
+        ...     records = "before"
+        ...     copies = 1
+        ...     def begin(self, losses):
+        ...         return Best({}, losses.new_full(losses.shape[:-1], torch.inf))
+        ...     def plan(self, losses, state, mask=None):
+        ...         better = losses.sum(-1) < state.least
+        ...         slot = torch.zeros_like(better, dtype=torch.int64)
+        ...         gain = better.to(losses.dtype)
+        ...         least = torch.minimum(losses.sum(-1), state.least)
+        ...         return Plan(slot, slot, torch.zeros_like(gain), slot, gain), state._replace(least=least)
+        ...     def shares(self, state, preference=None):
+        ...         return torch.ones_like(state.least).unsqueeze(-1)
+        >>> conversion, losses = BestSum(), torch.ones(2)
+        >>> state = conversion.init({"x": torch.zeros(1)}, losses)
+        >>> for x in (1.0, 2.0, 3.0):
+        ...     state = conversion.update({"x": torch.tensor([x])}, losses * (x - 2) ** 2, state)
+        >>> conversion.output(state)["x"].item()
+        2.0
     """
 
     records: ClassVar[Literal["before", "after", "either"]] = "after"
 
+    @property
+    @abstractmethod
+    def copies(self) -> int | None:
+        """How many slots it needs; None if their number grows with the run."""
+
+    @abstractmethod
+    def begin(self, losses: Tensor) -> C:
+        """The state before the first iterate, with no slots.
+
+        Args:
+            losses: Shape (*B, m); looked at for shape, dtype and device only.
+        """
+
+    @abstractmethod
+    def plan(self, losses: Tensor, state: C, mask: Tensor | None = None) -> tuple[Plan, C]:
+        """What an iterate does to the slots, and the state after it, with the slots of `state` as they are.
+
+        Args:
+            losses: f(θ⁽ᵗ⁾), shape (*B, m). An instance with a non-finite loss is not recorded.
+            state: With room for the iterate, see `grown`.
+            mask: False for objectives that are absent, broadcastable to (*B, m); their last observed value stands in
+                for them.
+        """
+
+    @abstractmethod
+    def shares(self, state: C, preference: Tensor | None = None) -> Tensor:
+        """The share of every slot in the answer, (*B, slots), of sum 1; all for slot 0 before the first iterate.
+
+        Args:
+            state: The state.
+            preference: w, broadcastable to (*B, m); None if it is unknown.
+        """
+
+    def bounded(self, capacity: int) -> "Conversion[C]":  # noqa: ARG002
+        """The same conversion with at most so many copies, if their number grows; by default itself."""
+        return self
+
+    def used(self, state: C) -> Tensor:  # noqa: ARG002
+        """The slots whose copies are still needed, broadcastable to (*B, slots); by default all."""
+        assert self.copies is not None  # noqa: S101
+        return torch.ones(self.copies, dtype=torch.bool)
+
+    def grown(self, state: C) -> C:
+        """The same state with room for another iterate; by default there always is."""
+        return state
+
     def init(self, params: Params, losses: Tensor) -> C:
-        """The state before the first iterate. Records nothing; shapes are those of `params`."""
-        ...
+        """Records nothing: slot 0 holds the parameters, the answer before the first iterate."""
+        check(params, losses)
+        state = self.begin(losses)
+        return with_slots(state, store.open_store(params, losses.ndim - 1, self.used(state).shape[-1]))
 
     def update(self, params: Params, losses: Tensor, state: C, *, mask: Tensor | None = None) -> C:
         """Record one iterate.
 
+        The state that is given is consumed: its copies are changed in place, so that a step costs no second copy of
+        the model.
+
         Args:
             params: θ⁽ᵗ⁾, a tensor (*B, ...) per name.
-            losses: f(θ⁽ᵗ⁾), shape (*B, m). An instance with a non-finite loss is not recorded.
+            losses: f(θ⁽ᵗ⁾), shape (*B, m).
             state: What `init` or the last `update` returned.
-            mask: False for objectives that are absent this step, broadcastable to (*B, m); their
-                last observed value stands in for them.
-
-        Returns:
-            The new state.
+            mask: See `plan`.
         """
-        ...
+        check(params, losses)
+        check_record(params, _slots(state), losses.ndim - 1)
+        plan, after = self.plan(losses, self.grown(state), mask)
+        store.execute(plan, params, store.Stacked(_slots(after), losses.ndim - 1))
+        return after
 
     def output(self, state: C, preference: Tensor | None = None) -> dict[str, Tensor]:
-        """The answer.
+        """The answer, Σ share_j slot_j; what cannot be averaged comes from the slot with the largest share.
 
         Args:
             state: What `init` or the last `update` returned.
@@ -116,107 +135,25 @@ class Conversion(Protocol[C]):
         Returns:
             A tensor (*B, ...) per name, in the dtype it was recorded in.
         """
-        ...
+        return store.mean(_slots(state), self.shares(state, preference))
 
 
-def answer(conversion: Conversion[Any], state: Any, preference: Tensor) -> dict[str, Tensor]:  # noqa: ANN401
-    """The output of a conversion for a preference; one whose `output` takes the state alone is given that alone."""
-    taken = inspect.signature(conversion.output).parameters
-    if "preference" in taken or any(p.kind is p.VAR_KEYWORD for p in taken.values()):
-        return conversion.output(state, preference=preference)
-    return conversion.output(state)
+def _slots(state: Any) -> store.Copies:  # noqa: ANN401
+    slots: store.Copies = state.slots
+    return slots
+
+
+def with_slots(state: C, slots: Any) -> C:  # noqa: ANN401
+    """The same state with other copies."""
+    return state._replace(slots=slots)  # type: ignore[attr-defined, no-any-return]
 
 
 def records_before(conversion: Conversion[Any], choice: Literal["before", "after"]) -> bool:
     """Whether a server records the model before its step; `choice` decides for conversions that leave it open."""
-    records = getattr(conversion, "records", "after")
-    return (choice if records == "either" else records) == "before"
+    return (choice if conversion.records == "either" else conversion.records) == "before"
 
 
 def archive_size(conversion: Conversion[Any], state: Any) -> Tensor | None:  # noqa: ANN401
     """Copies in use, (*B,), of a conversion that counts them by a method `size`; None for the others."""
     size = getattr(conversion, "size", None)
     return None if size is None else size(state)
-
-
-def check(params: Params, losses: Tensor) -> None:
-    """Raise ValueError unless every parameter has the batch shape of the losses."""
-    require(len(params) > 0, "params must hold at least one tensor", 0)
-    batch = losses.shape[:-1]
-    for name, tensor in params.items():
-        require(
-            tensor.shape[: len(batch)] == batch,
-            f"params[{name!r}] must have the leading batch shape {tuple(batch)} of the losses",
-            tuple(tensor.shape),
-        )
-
-
-def check_record(params: Params, held: Mapping[str, Tensor], batch_ndim: int, *, slots: bool = True) -> None:
-    """Raise ValueError unless the parameters have the names and shapes of what a state holds.
-
-    Args:
-        params: Tensors (*B, ...) by name.
-        held: Copies of the same shape, or (*B, slots, ...).
-        batch_ndim: Dimensions of *B.
-        slots: Whether the copies have the dimension of slots.
-    """
-    require(params.keys() == held.keys(), f"params must have the names {sorted(held)}", lambda: sorted(params))
-    for name, tensor in params.items():
-        shape = held[name].shape
-        wanted = (*shape[:batch_ndim], *shape[batch_ndim + slots :])
-        require(tensor.shape == wanted, f"params[{name!r}] must have the shape {wanted} it had", tuple(tensor.shape))
-
-
-def recordable(losses: Tensor, present: Tensor | None) -> Tensor:
-    """Whether every present loss is finite, shape (*B,)."""
-    seen = losses if present is None else torch.where(present, losses, 0.0)
-    return seen.abs().amax(-1) < torch.inf  # a NaN is the largest of all, and not below
-
-
-def observe(losses: Tensor, observed: Tensor, present: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
-    """The newest value of every objective: the last observed one stands in for an absent objective.
-
-    Args:
-        losses: Of this step, (*B, m).
-        observed: The last observed values, (*B, m); +∞ before the first.
-        present: False for absent objectives, (*B, m); None for none.
-
-    Returns:
-        The newest values (*B, m), in the dtype of `observed`. Whether to record the iterate, (*B,): all present losses
-        are finite and every objective has a value. And the observed values after this step, (*B, m).
-    """
-    newest = losses.detach().to(observed.dtype, copy=True)  # the caller may change its losses
-    sound = recordable(newest, present)
-    if present is not None:
-        newest = torch.where(present, newest, observed)
-        return newest, sound & torch.isfinite(newest).all(-1), torch.where(sound.unsqueeze(-1), newest, observed)
-    if sound.ndim == 0 and known(sound):
-        return newest, sound, newest
-    return newest, sound, torch.where(sound.unsqueeze(-1), newest, observed)
-
-
-def mixed(old: Tensor, new: Tensor, mix: Tensor) -> Tensor:
-    """Mix old + mix (new − old), where 0 leaves the old and 1 gives the new, bit for bit and whatever the other is.
-
-    What cannot be averaged (integer buffers) takes the new value unless `mix` is 0.
-    """
-    between = new
-    if old.is_floating_point():
-        between = torch.where(mix < 1, torch.lerp(old, new, mix.to(old.dtype)), new)
-    return torch.where(mix > 0, between, old)
-
-
-def record_dtype(tensor: Tensor) -> torch.dtype:
-    """At least float32 for what is averaged; what cannot be averaged keeps its dtype."""
-    return torch.promote_types(tensor.dtype, torch.float32) if tensor.is_floating_point() else tensor.dtype
-
-
-def marks(params: Params) -> tuple[list[int], list[int]]:
-    """What changes when a parameter is put elsewhere or written to (unless through `.data`)."""
-    tensors = list(params.values())
-    return list(map(Tensor.data_ptr, tensors)), list(map(_version, tensors))
-
-
-def batch_mask(flag: Tensor, tensor: Tensor) -> Tensor:
-    """A tensor (*B,) ready to meet a parameter (*B, ...)."""
-    return flag.reshape(flag.shape + (1,) * (tensor.ndim - flag.ndim))

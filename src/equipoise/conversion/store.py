@@ -1,20 +1,92 @@
-"""Where a batch of conversions keeps its copies, one stacked tensor per parameter, and the executor of plans."""
+"""The executor of plans, and the copies of a batch of conversions: one stacked tensor per parameter."""
 
 from collections.abc import Iterable
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
 from equipoise.batch import known
-from equipoise.conversion.protocol import Params, Plan, batch_mask, mixed, record_dtype
+from equipoise.conversion.plan import Numbers, Params, Plan, batch_mask, can_average, mixed, record_dtype
 
-__all__ = ["execute", "mean", "mean_of", "open_store", "resize", "shares"]
+__all__ = ["Copies", "Slots", "Stacked", "execute", "mean", "mean_of", "open_store", "resize", "shares"]
 
-Slots = dict[str, Tensor]
-"""The copies: a tensor (*B, slots, ...) per parameter."""
+Copies = dict[str, Tensor]
+"""A tensor (*B, slots, ...) per parameter."""
 
 
-def open_store(params: Params, batch_ndim: int, slots: int) -> Slots:
+class Slots(Protocol):
+    """Copies of parameters by slot, wherever they are. A slot is a number, or numbers (*B,) for a batch."""
+
+    def read(self, slot: Any) -> Params:  # noqa: ANN401
+        """A slot as it is: the tensors in use where that is possible."""
+        ...
+
+    def blend(self, slot: Any, new: Params, mix: Any) -> None:  # noqa: ANN401
+        """In a slot old + mix (new − old); a mix of 1 overwrites."""
+        ...
+
+    def together(self) -> AbstractContextManager[None]:
+        """Changes that are all made or, if one fails, none."""
+        ...
+
+
+def execute(plan: Plan | Numbers, params: Params, slots: Slots) -> None:
+    """slot[into] ← lerp(slot[into], slot[other], mix), then slot[write] ← lerp(slot[write], θ, gain)."""
+    mixes, gains = (not _is_nothing(part) for part in (plan.mix, plan.gain))
+    if not (mixes or gains):
+        return
+    with slots.together():
+        if mixes:
+            slots.blend(plan.into, slots.read(plan.other), plan.mix)
+        if gains:
+            slots.blend(plan.write, params, plan.gain)
+
+
+def _is_nothing(part: Tensor | float) -> bool:
+    return known((part > 0).any()) is False if isinstance(part, Tensor) else part == 0
+
+
+class Stacked:
+    """The copies of a batch, which no host need read.
+
+    Args:
+        copies: Tensors (*B, slots, ...), changed in place.
+        batch_ndim: Dimensions of *B.
+    """
+
+    def __init__(self, copies: Copies, batch_ndim: int) -> None:
+        self.copies, self.batch_ndim = copies, batch_ndim
+
+    def read(self, slot: Tensor) -> Params:
+        """Copies (*B, ...) of the slots (*B,)."""
+        return {name: self._rows(held)[self._each(slot), slot.flatten()] for name, held in self.copies.items()}
+
+    def blend(self, slot: Tensor, new: Params, mix: Tensor) -> None:
+        """In place; slot and mix have shape (*B,)."""
+        at, share = slot.flatten(), mix.reshape(-1, 1)
+        for name, held in self.copies.items():
+            rows, each = self._rows(held), self._each(slot)
+            theta = new[name].detach().reshape(len(each), -1).to(held.dtype)
+            if rows.shape[1] == 1:
+                rows[:, 0] = mixed(rows[:, 0], theta, share)
+            else:
+                rows[each, at] = mixed(rows[each, at], theta, share)
+
+    def together(self) -> AbstractContextManager[None]:
+        """Nothing fails here that could be undone."""
+        return nullcontext()
+
+    def _rows(self, held: Tensor) -> Tensor:
+        batch = held.shape[: self.batch_ndim]
+        return held.view(batch.numel(), held.shape[self.batch_ndim], -1)
+
+    def _each(self, slot: Tensor) -> Tensor:
+        return torch.arange(slot.numel(), device=slot.device)
+
+
+def open_store(params: Params, batch_ndim: int, slots: int) -> Copies:
     """A store whose first slot holds the parameters given, the answer while nothing is recorded."""
     store = {}
     for name, tensor in params.items():
@@ -24,7 +96,7 @@ def open_store(params: Params, batch_ndim: int, slots: int) -> Slots:
     return store
 
 
-def resize(store: Slots, batch_ndim: int, slots: int) -> Slots:
+def resize(store: Copies, batch_ndim: int, slots: int) -> Copies:
     """The same copies with room for more."""
     grown = {}
     for name, held in store.items():
@@ -37,25 +109,7 @@ def resize(store: Slots, batch_ndim: int, slots: int) -> Slots:
     return grown
 
 
-def execute(plan: Plan, params: Params, store: Slots) -> None:
-    """Carry a plan out, in place; on an accelerator without reading it on the host."""
-    batch = plan.write.ndim
-    row = torch.arange(plan.write.numel(), device=plan.write.device)
-    into, other, write = (index.flatten() for index in (plan.into, plan.other, plan.write))
-    mix, gain = plan.mix.reshape(-1, 1), plan.gain.reshape(-1, 1)
-    merges = known((plan.mix > 0).any()) is not False
-    for name, held in store.items():
-        slots = held.view(row.numel(), held.shape[batch], -1)
-        theta = params[name].detach().reshape(row.numel(), -1).to(held.dtype)
-        if slots.shape[1] == 1:
-            slots[:, 0] = mixed(slots[:, 0], theta, gain)
-            continue
-        if merges:
-            slots[row, into] = mixed(slots[row, into], slots[row, other], mix)
-        slots[row, write] = mixed(slots[row, write], theta, gain)
-
-
-def mean(store: Slots, share: Tensor) -> dict[str, Tensor]:
+def mean(store: Copies, share: Tensor) -> dict[str, Tensor]:
     """Σ share_j slot_j.
 
     Args:
@@ -99,7 +153,7 @@ def mean_of(slots: Iterable[Params], share: Tensor) -> dict[str, Tensor]:
                 scratch[held.dtype] = held.new_empty(held.numel())
         for name, held in slot.items():
             answer, portion = result[name], batch_mask(share[..., j], held)
-            if held.is_floating_point():
+            if can_average(held):
                 part = scratch[held.dtype][: held.numel()].view(held.shape)
                 torch.mul(held, portion.to(held.dtype), out=part)
                 answer += part.masked_fill_(portion <= 0, 0.0)

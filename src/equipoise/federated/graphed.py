@@ -8,7 +8,8 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from equipoise.conversion.protocol import Params
+from equipoise.conversion.plan import Params
+from equipoise.federated.capture import capture
 from equipoise.federated.local import (
     BatchNorm,
     LocalWork,
@@ -22,7 +23,6 @@ from equipoise.federated.local import (
 from equipoise.federated.models import Model
 from equipoise.federated.sequential import Sequential
 from equipoise.federated.splits import ClientData
-from equipoise.streams import capture
 
 __all__ = ["Graphed"]
 

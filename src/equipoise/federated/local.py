@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from equipoise.conversion.protocol import Params
+from equipoise.conversion.plan import Params
 from equipoise.errors import require
 
 __all__ = [

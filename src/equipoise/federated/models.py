@@ -7,7 +7,7 @@ from typing import Protocol
 import torch
 from torch import Tensor, nn
 
-from equipoise.conversion.protocol import Params
+from equipoise.conversion.plan import Params
 from equipoise.errors import require
 from equipoise.federated.convolution import convolve
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from equipoise import preference as preferences
 from equipoise.conversion import Adaptive, Average, Conversion, Last
-from equipoise.conversion.protocol import Params
+from equipoise.conversion.plan import Params
 from equipoise.datasets import Dataset, load
 from equipoise.errors import require
 from equipoise.federated.checkpoint import Checkpoint

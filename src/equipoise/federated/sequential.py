@@ -6,7 +6,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from equipoise.conversion.protocol import Params, marks
+from equipoise.conversion.plan import Params, marks
 from equipoise.federated.local import (
     TEST_BATCH,
     BatchNorm,

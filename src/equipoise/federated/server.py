@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from equipoise.conversion import Conversion
-from equipoise.conversion.protocol import answer, archive_size, batch_mask, records_before
+from equipoise.conversion.plan import batch_mask
+from equipoise.conversion.protocol import archive_size, records_before
 from equipoise.errors import NonFiniteLossError
 from equipoise.federated.local import Engine, Evaluation, Sent, Transform, draw_batches
 from equipoise.federated.models import initial
@@ -278,7 +279,7 @@ class Rounds:
 
     def answers(self, server: Server) -> dict[str, dict[str, Tensor]]:
         """The model of every output."""
-        return {name: answer(c, server.records[name], self.preference) for name, c in self.conversions.items()}
+        return {name: c.output(server.records[name], self.preference) for name, c in self.conversions.items()}
 
     def describe(self, seeds: Sequence[int]) -> dict[str, str]:
         """What decides the run's course, for telling checkpoints apart."""

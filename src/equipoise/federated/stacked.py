@@ -7,7 +7,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils._triton import has_triton
 
-from equipoise.conversion.protocol import Params
+from equipoise.conversion.plan import Params
+from equipoise.federated.capture import capture
 from equipoise.federated.local import (
     TEST_BATCH,
     Evaluation,
@@ -23,7 +24,6 @@ from equipoise.federated.local import (
 )
 from equipoise.federated.models import normalizes
 from equipoise.federated.splits import ClientData, Samples
-from equipoise.streams import capture
 
 __all__ = ["Stackable", "Stacked"]
 

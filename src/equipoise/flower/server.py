@@ -9,13 +9,12 @@ from torch import Tensor
 
 from equipoise import state
 from equipoise.conversion import Conversion, store
-from equipoise.conversion.planned import is_planned, with_slots
-from equipoise.conversion.protocol import answer, archive_size, records_before
+from equipoise.conversion.protocol import archive_size, records_before, with_slots
 from equipoise.errors import require
 from equipoise.flower import arrays as sums
 from equipoise.flower.checkpoint import Checkpoint, Kept
 from equipoise.train.checkpoint import check_tensors, describe
-from equipoise.train.slots import InMemory, Numbers, carry_out
+from equipoise.train.slots import InMemory
 from equipoise.weighting import Weighting
 from equipoise.weighting.protocol import duals
 
@@ -88,7 +87,7 @@ class Server:
 
     def solution(self) -> dict[str, Tensor]:
         """The converted model, with the newest of what is not weighed."""
-        found = answer(self.conversion, self.record, self.preference)
+        found = self.conversion.output(self.record, self.preference)
         return {name: found[name].to(x.dtype) if name in found else x for name, x in self.theta.items()}
 
     # --------------------------------------------------------------------------- a round
@@ -144,14 +143,11 @@ class Server:
         how = self.conversion
         if records_before(how, self.average) != before:
             return
-        if not is_planned(how):
-            self.record = how.update(self.learned, losses, self.record, mask=mask)
-            return
         plan, record = how.plan(losses, how.grown(self.record), mask)
-        numbers = Numbers.of(plan)
+        numbers = plan.numbers()
         number = how.used(record).shape[-1]
         views = [{name: held[j] for name, held in record.slots.items()} for j in range(number)]
-        carry_out(numbers, self.learned, InMemory(views, follows=True))
+        store.execute(numbers, self.learned, InMemory(views))
         self._changed |= {numbers.into} if numbers.mix > 0 else set()
         self._changed |= {numbers.write} if numbers.gain > 0 else set()
         self.record = record
@@ -170,13 +166,9 @@ class Server:
 
     def keep(self, checkpoint: Checkpoint, settings: Mapping[str, str], *, moved: bool) -> None:
         """Write a checkpoint; if nothing moved in this round, of the round's number alone."""
-        slots: dict[int, dict[str, Tensor]] = {}
-        used: set[int] = set()
-        record = self.record
-        if is_planned(self.conversion):
-            used = set(torch.nonzero(self.conversion.used(record)).squeeze(-1).tolist()) or {0}
-            slots = {j: {n: x[j] for n, x in record.slots.items()} for j in sorted(self._changed & used)}
-            record = with_slots(record, {})
+        used = set(torch.nonzero(self.conversion.used(self.record)).squeeze(-1).tolist()) or {0}
+        slots = {j: {n: x[j] for n, x in self.record.slots.items()} for j in sorted(self._changed & used)}
+        record = with_slots(self.record, {})
         tensors = {f"weighting.{n}": x for n, x in state.flatten(self.dual).items()}
         tensors |= {f"record.{n}": x for n, x in state.flatten(record).items()}
         if self.optimizer is not None:
@@ -196,15 +188,12 @@ class Server:
         check_tensors(kept.model, self.theta)
         self.round, self.theta = kept.round, {name: kept.model[name] for name in self.theta}
         self.dual = state.unflatten(part("weighting."), self.dual)
-        if is_planned(self.conversion):
-            numbers = state.unflatten(part("record."), with_slots(self.record, {}))
-            slots = store.resize(self.record.slots, 0, self.conversion.used(numbers).shape[-1])
-            for j, models in kept.slots.items():
-                for name, x in models.items():
-                    slots[name][j] = x
-            self.record = with_slots(numbers, slots)
-        else:
-            self.record = state.unflatten(part("record."), self.record)
+        numbers = state.unflatten(part("record."), with_slots(self.record, {}))
+        slots = store.resize(self.record.slots, 0, self.conversion.used(numbers).shape[-1])
+        for j, models in kept.slots.items():
+            for name, x in models.items():
+                slots[name][j] = x
+        self.record = with_slots(numbers, slots)
         if self.optimizer is not None:
             own: dict[int, dict[str, Tensor]] = {}
             for key, x in part("optimizer.").items():

@@ -26,7 +26,7 @@ def save(checkpoint: object, path: str | os.PathLike[str]) -> None:
 
     Examples:
         >>> import pathlib, tempfile
-        >>> mol = eq.MultiObjective(torch.nn.Linear(1, 1), eq.OMD(), [0.5, 0.5])
+        >>> mol = eq.MultiObjective(torch.nn.Linear(1, 1), None, [0.5, 0.5])
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     path = pathlib.Path(folder, "run.pt")
         ...     eq.train.save({"mol": mol.state_dict()}, path)

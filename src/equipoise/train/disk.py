@@ -21,9 +21,9 @@ import torch
 from torch import Tensor
 
 from equipoise.atomic import replacing
-from equipoise.conversion.protocol import Params, record_dtype
+from equipoise.conversion.plan import Params, record_dtype
 from equipoise.errors import StateMismatchError, StoreError, require
-from equipoise.train.slots import blend
+from equipoise.train.slots import Held, blend, copy_aside
 
 if sys.platform != "win32":
     import fcntl
@@ -76,6 +76,7 @@ class OnDisk:
         self._entries: dict[int, _Entry] = {}
         self._changes: dict[int, _Entry] = {}
         self._written: list[Path] = []
+        self._spare: dict[str, Tensor] | None = None
         with self._explained("store could not be made", self.folder):
             self.folder.mkdir(parents=True, exist_ok=True)
             self._release = weakref.finalize(self, _unlock, _lock(self.folder), os.getpid())
@@ -119,6 +120,12 @@ class OnDisk:
                 _remove(path)
             self._changes, self._written = {}, []
 
+    def aside(self, params: Params) -> Held:
+        """In host memory."""
+        held = copy_aside(params, self._spare, on_host=True)
+        self._spare = held.params
+        return held
+
     def fill(self, copies: Iterable[Params]) -> None:
         """All slots anew, also those of another run."""
         foreign, self._foreign = self._foreign, False
@@ -141,11 +148,13 @@ class OnDisk:
                 f"{self.folder}: give load_state_dict the checkpoint of that run, or give another folder"
             )
 
-    def to(self, device: torch.device) -> None:
+    def to(self, device: torch.device) -> None:  # noqa: ARG002
         """They stay where they are."""
+        self._spare = None
 
     def close(self) -> None:
         """Let another run have the folder."""
+        self._spare = None
         self._release()
 
     def _blended(self, old: Params, new: Params, mix: float) -> Iterator[tuple[str, Tensor]]:

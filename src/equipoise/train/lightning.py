@@ -4,18 +4,16 @@ Needs the extra `lightning`; nothing else imports this module.
 """
 
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from contextlib import AbstractContextManager
 from typing import Any, NoReturn
 
 from lightning.pytorch import Callback, LightningModule, Trainer
 from torch import Tensor, nn
 
-from equipoise.conversion import Conversion
 from equipoise.errors import require
-from equipoise.registry import Method
+from equipoise.train.inputs import Choice, Preference
 from equipoise.train.multi_objective import MultiObjective
-from equipoise.weighting import Weighting
 
 __all__ = ["MultiObjectiveCallback"]
 
@@ -36,10 +34,8 @@ class MultiObjectiveCallback(Callback):
     - When training ends, the module holds the solution.
 
     Args:
-        weighting: As in `MultiObjective`.
-        preference: w, one entry per objective.
-        conversion: As in `MultiObjective`.
-        names: The objectives' names.
+        preference: w, one entry per objective, in order or by name.
+        method: As in `MultiObjective`.
         log_every: Every how many optimizer steps `mol.metrics()` is logged, under names that begin with `mol/`;
             None for never.
         recalibrate: Batches for a pass that finds the BatchNorm statistics of the solution when training ends;
@@ -61,7 +57,7 @@ class MultiObjectiveCallback(Callback):
         ...         return self.mol(torch.stack([self.x**2, (self.x - 2) ** 2]))  # per objective, (m,) or by name
         ...     def configure_optimizers(self):
         ...         return torch.optim.SGD(self.parameters(), lr=0.1)
-        >>> net, callback = Net(), MultiObjectiveCallback(preference=[0.1, 0.9])
+        >>> net, callback = Net(), MultiObjectiveCallback([0.1, 0.9])
         >>> off = ("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary")
         >>> trainer = Trainer(max_epochs=1, accelerator="cpu", callbacks=[callback], **dict.fromkeys(off, False))
         >>> trainer.fit(net, torch.utils.data.DataLoader(torch.zeros(200)))
@@ -71,11 +67,9 @@ class MultiObjectiveCallback(Callback):
 
     def __init__(
         self,
-        weighting: Weighting[Any] | Method | str | None = None,
-        preference: Tensor | Sequence[float] | None = None,
-        conversion: Conversion[Any] | None = None,
+        preference: Preference,
         *,
-        names: Sequence[str] | None = None,
+        method: Choice = None,
         log_every: int | None = 50,
         recalibrate: Iterable[Any] | None = None,
         **settings: Any,
@@ -83,15 +77,10 @@ class MultiObjectiveCallback(Callback):
         require(log_every is None or log_every >= 1, "log_every must be None or at least 1", log_every)
         rule = "settings must leave model and optimizer to the Trainer"
         require(not {"model", "optimizer"} & settings.keys(), rule, list(settings))
-        self._settings = {
-            "weighting": weighting,
-            "preference": preference,
-            "conversion": conversion,
-            "names": names,
-            **settings,
-        }
+        self._settings = {"preference": preference, "method": method, **settings}
         # A trial: what is wrong is said here, not when the data are loaded and the model is built.
-        MultiObjective(nn.Linear(1, 1), **{k: v for k, v in self._settings.items() if k not in {"parameters", "store"}})
+        trial = {key: value for key, value in self._settings.items() if key not in {"parameters", "store"}}
+        MultiObjective(nn.Linear(1, 1), None, **trial)
         self.log_every, self.recalibrate = log_every, recalibrate
         self._mol: MultiObjective | None = None
         self._fitting = False
@@ -132,7 +121,7 @@ class MultiObjectiveCallback(Callback):
         """Make `mol`; the optimizers are there, and the module is on its device."""
         number = len(trainer.optimizers)
         require(number == 1, "configure_optimizers must give one optimizer", number)
-        self._mol = MultiObjective(pl_module, optimizer=trainer.optimizers[0], **self._settings)
+        self._mol = MultiObjective(pl_module, trainer.optimizers[0], **self._settings)
         self._logged = 0
         if trainer.ckpt_path and self._loaded is None and not trainer.strategy.restore_checkpoint_after_setup:
             found = f"{trainer.ckpt_path} has no state of MultiObjectiveCallback"
@@ -157,7 +146,7 @@ class MultiObjectiveCallback(Callback):
     def on_before_optimizer_step(self, trainer: Trainer, pl_module: LightningModule, optimizer: Any) -> None:  # noqa: ANN401, ARG002
         """Let a step pass that has no gradients, because `training_step` returned None: it moves nothing."""
         if pl_module.automatic_optimization:
-            self.mol._pass_if_idle()
+            self.mol._run.pass_if_idle()
 
     def on_train_batch_end(
         self,

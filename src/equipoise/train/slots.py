@@ -1,137 +1,84 @@
-"""Where the copies of a training run live, and how a plan is carried out on them.
-
-One model at a time, the host can know which slots a plan speaks of. Nothing but these is touched then, in place: a
-step costs one copy of the model, not one of several.
-"""
+"""Copies of a run's parameters in memory, changed in place: a step costs one copy of the model, not one of several."""
 
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import NamedTuple, Protocol, TypeVar
+from typing import NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
 
-from equipoise.conversion.protocol import Params, Plan
-from equipoise.train.copies import Copy, Layout
+from equipoise.conversion.plan import Params, can_average, record_dtype
+from equipoise.host import wait_for
 from equipoise.train.gradients import ungraphed
 
-__all__ = ["InMemory", "Numbers", "Slots", "blend", "carry_out", "on_device", "on_host"]
+__all__ = ["Held", "InMemory", "blend", "copy_aside", "in_memory"]
 
 K = TypeVar("K", bound=Hashable)
 
-LARGE = 1 << 20
-"""Elements from which on a tensor keeps a device busy; a launch for several has too few threads for such."""
 
+class Held(NamedTuple):
+    """A copy of θ, there or on its way."""
 
-class Numbers(NamedTuple):
-    """A plan for one model, as numbers on the host."""
+    params: dict[str, Tensor]
+    copied: torch.cuda.Event | None
 
-    into: int
-    other: int
-    mix: float
-    write: int
-    gain: float
-
-    @classmethod
-    def of(cls, plan: Plan) -> "Numbers":
-        """A plan without batch shape; reads it on the host."""
-        return cls(*(number.item() for number in plan))  # type: ignore[arg-type]
-
-
-class Slots(Protocol):
-    """Copies of the recorded parameters, by number and name."""
-
-    device: torch.device
-    """Where `read` gives them."""
-
-    def read(self, slot: int) -> Params:
-        """A slot as it is: what is in use, no copy of it."""
-        ...
-
-    def blend(self, slot: int, new: Params, mix: float) -> None:
-        """In a slot old + mix (new − old), inside `together`."""
-        ...
-
-    def together(self) -> AbstractContextManager[None]:
-        """Changes that are all made or, if one fails, none."""
-        ...
-
-    def fill(self, copies: Iterable[Params]) -> None:
-        """Replace all slots."""
-        ...
-
-    def check(self) -> None:
-        """Raise ValueError unless the slots are those of this run."""
-        ...
-
-    def to(self, device: torch.device) -> None:
-        """The parameters are on another device now."""
-        ...
-
-    def close(self) -> None:
-        """Write no more."""
-        ...
-
-
-def carry_out(plan: Numbers, params: Params, slots: Slots) -> None:
-    """slot[into] ← lerp(slot[into], slot[other], mix), then slot[write] ← lerp(slot[write], θ, gain)."""
-    if plan.mix == 0 and plan.gain == 0:
-        return
-    with slots.together():
-        if plan.mix > 0:
-            slots.blend(plan.into, slots.read(plan.other), plan.mix)
-        if plan.gain > 0:
-            slots.blend(plan.write, params, plan.gain)
+    def wait(self) -> dict[str, Tensor]:
+        """The copy, once it is there."""
+        wait_for(self.copied)
+        return self.params
 
 
 def blend(old: Mapping[K, Tensor], new: Mapping[K, Tensor], mix: float) -> None:
     """In place old + mix (new − old); what cannot be averaged becomes the new."""
-    averaged = [name for name, tensor in old.items() if tensor.is_floating_point()] if mix < 1 else []
-    replaced = list(old.keys() - averaged) if len(averaged) < len(old) else []
     together: list[K] = []
-    alone: list[K] = []
-    for name in averaged:
-        alike = new[name].dtype == old[name].dtype
-        (together if alike and old[name].numel() < LARGE else alone).append(name)
+    replaced: list[K] = []
     with ungraphed():
+        for name, held in old.items():
+            if mix == 1 or not can_average(held):
+                replaced.append(name)
+            elif new[name].dtype == held.dtype:
+                together.append(name)
+            else:  # one after the other: no second copy of all of them
+                held.lerp_(new[name].to(held.dtype), mix)
         if together:
             torch._foreach_lerp_([old[name] for name in together], [new[name] for name in together], mix)
-        for name in alone:  # no second copy of all of them
-            old[name].lerp_(new[name].to(old[name].dtype), mix)
         if replaced:
             torch._foreach_copy_([old[name] for name in replaced], [new[name] for name in replaced])
 
 
 class InMemory:
-    """Slots in memory, of a device or of the host.
+    """Slots in the memory of a device or of the host.
 
     Args:
         copies: The slots.
-        follows: Whether they are to be on the device of the parameters.
+        on_host: Whether they stay in host memory while θ is on a device.
     """
 
-    def __init__(self, copies: Sequence[Params], *, follows: bool) -> None:
-        self.copies, self.follows = list(copies), follows
+    def __init__(self, copies: Sequence[dict[str, Tensor]], *, on_host: bool = False) -> None:
+        self.copies, self.on_host = list(copies), on_host
         self.device = next(iter(copies[0].values())).device
-        self._known: Layout | None = None
+        self._spare: dict[str, Tensor] | None = None
 
     def read(self, slot: int) -> Params:
         """The tensors in use."""
         return self.copies[slot]
 
     def blend(self, slot: int, new: Params, mix: float) -> None:
-        """In place; a courier's memory is taken where θ only has to be moved, and as much is given for it."""
-        old = self.copies[slot]
-        if not (isinstance(old, Copy) and isinstance(new, Copy) and self._fits(old, new)):
-            blend(old, new, mix)
-        elif mix == 1 and all(new is not copy for copy in self.copies):
-            old.exchange(new)
+        """In place; θ that was put aside takes the place of what it overwrites, whose memory is the next spare."""
+        if mix == 1 and new is self._spare:
+            self.copies[slot], self._spare = self._spare, self.copies[slot]
         else:
-            blend(dict(enumerate(old.blocks)), dict(enumerate(new.blocks)), mix)
+            blend(self.copies[slot], new, mix)
 
     def together(self) -> AbstractContextManager[None]:
         """Nothing fails here that could be undone."""
         return nullcontext()
+
+    def aside(self, params: Params) -> Held:
+        """In the memory of the slots."""
+        held = copy_aside(params, self._spare, on_host=self.on_host)
+        self._spare = held.params
+        return held
 
     def fill(self, copies: Iterable[Params]) -> None:
         """In place."""
@@ -142,46 +89,59 @@ class InMemory:
         """Slots in memory are always those of this run."""
 
     def to(self, device: torch.device) -> None:
-        """Move the slots, or pin them, since memory is exchanged with what θ is copied to."""
-        if self.follows:
+        """Move the slots, or pin them: θ is exchanged with them."""
+        self._spare = None
+        if not self.on_host:
             self.copies, self.device = [_moved(copy, lambda x: x.to(device)) for copy in self.copies], device
         elif device.type == "cuda":
             self.copies = [_moved(copy, Tensor.pin_memory) for copy in self.copies]
 
     def close(self) -> None:
-        """There is nothing to let go of."""
-
-    def _fits(self, old: Copy, new: Copy) -> bool:
-        if new.layout is old.layout or new.layout is self._known:  # as nearly always: no need to compare them
-            return True
-        if new.layout != old.layout or new.blocks[0].device != self.device:
-            return False
-        self._known = new.layout
-        return True
+        """Give the spare memory back."""
+        self._spare = None
 
 
-def on_device(params: Params, number: int, *, apart: bool = False) -> InMemory:
-    """Slots on the device of the parameters, which the first of them holds.
+def in_memory(params: Params, number: int, *, on_host: bool = False) -> InMemory:
+    """Slots for parameters, which the first of them holds; zeros in the others.
 
     Args:
         params: The parameters.
         number: How many slots.
-        apart: See `Layout`.
+        on_host: Whether the slots are in host memory, pinned where θ comes from a CUDA device.
     """
-    layout, device = Layout(params, apart=apart), next(iter(params.values())).device
-    return _slots([layout.make(device) for _ in range(number)], params, follows=True)
+    slots = InMemory([_empty(params, on_host=on_host) for _ in range(number)], on_host=on_host)
+    for copy in slots.copies[1:]:
+        torch._foreach_zero_(list(copy.values()))
+    blend(slots.copies[0], params, 1.0)
+    return slots
 
 
-def on_host(params: Params, number: int, *, apart: bool = False) -> InMemory:
-    """Slots in host memory; pinned where θ comes from a CUDA device, whose copies are exchanged with them."""
-    layout, pinned = Layout(params, apart=apart), next(iter(params.values())).is_cuda
-    return _slots([layout.make(torch.device("cpu"), pinned=pinned) for _ in range(number)], params, follows=False)
+def copy_aside(params: Params, spare: dict[str, Tensor] | None, *, on_host: bool) -> Held:
+    """Copy θ in stream order: what the device is given afterwards may overwrite it, and the host need not wait.
+
+    Args:
+        params: θ.
+        spare: Memory for it, if there is some.
+        on_host: Whether the copy is in host memory.
+    """
+    to = _empty(params, on_host=on_host) if spare is None else spare
+    with ungraphed():
+        torch._foreach_copy_(list(to.values()), list(params.values()), non_blocking=True)
+    if not (on_host and next(iter(params.values())).is_cuda):
+        return Held(to, None)
+    copied = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]
+    copied.record()
+    return Held(to, copied)
 
 
-def _slots(copies: list[Copy], params: Params, *, follows: bool) -> InMemory:
-    blend(copies[0], params, 1.0)
-    return InMemory(copies, follows=follows)
+def _empty(params: Params, *, on_host: bool) -> dict[str, Tensor]:
+    """Memory in the shapes and layouts of the parameters, in the dtypes they are recorded in."""
+    found = {}
+    for name, p in params.items():
+        memory = torch.empty_like(p, dtype=record_dtype(p), device="cpu" if on_host else None, requires_grad=False)
+        found[name] = memory.pin_memory() if on_host and p.is_cuda else memory
+    return found
 
 
-def _moved(copy: Params, move: Callable[[Tensor], Tensor]) -> Params:
-    return copy.moved(move) if isinstance(copy, Copy) else {name: move(tensor) for name, tensor in copy.items()}
+def _moved(copy: Params, move: Callable[[Tensor], Tensor]) -> dict[str, Tensor]:
+    return {name: move(tensor) for name, tensor in copy.items()}

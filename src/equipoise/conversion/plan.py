@@ -1,0 +1,154 @@
+"""Plans for the copies of a conversion, and what all conversions do with losses and parameters."""
+
+import operator
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from equipoise.batch import known
+from equipoise.errors import require
+
+__all__ = [
+    "Numbers",
+    "Params",
+    "Plan",
+    "batch_mask",
+    "can_average",
+    "check",
+    "check_record",
+    "marks",
+    "mixed",
+    "observe",
+    "record_dtype",
+    "recordable",
+]
+
+_version = operator.attrgetter("_version")
+
+Params = Mapping[str, Tensor]
+"""Parameters by name; every tensor has the leading batch shape *B of the losses."""
+
+
+class Plan(NamedTuple):
+    """What happens to the slots in one step. Every tensor has shape (*B,).
+
+    First slot[into] ← lerp(slot[into], slot[other], mix), then slot[write] ← lerp(slot[write], θ, gain).
+    A `mix` or `gain` of 0 means nothing; a `gain` of 1 overwrites.
+
+    Examples:
+        >>> from equipoise.conversion import Ledger
+        >>> ledger, losses = Ledger(capacity=2), torch.tensor([1.0, 2.0])
+        >>> plan, _ = ledger.update(losses, ledger.init(losses))
+        >>> plan.write.item(), plan.gain.item()  # the first iterate overwrites slot 0
+        (0, 1.0)
+    """
+
+    into: Tensor
+    other: Tensor
+    mix: Tensor
+    write: Tensor
+    gain: Tensor
+
+    def numbers(self) -> "Numbers":
+        """The plan of a single run as Python numbers; reads it on the host."""
+        return Numbers(*(number.item() for number in self))  # type: ignore[arg-type]
+
+
+class Numbers(NamedTuple):
+    """A plan for one run, as numbers on the host."""
+
+    into: int
+    other: int
+    mix: float
+    write: int
+    gain: float
+
+
+def check(params: Params, losses: Tensor) -> None:
+    """Raise ValueError unless every parameter has the batch shape of the losses."""
+    require(len(params) > 0, "params must hold at least one tensor", 0)
+    batch = losses.shape[:-1]
+    for name, tensor in params.items():
+        require(
+            tensor.shape[: len(batch)] == batch,
+            f"params[{name!r}] must have the leading batch shape {tuple(batch)} of the losses",
+            tuple(tensor.shape),
+        )
+
+
+def check_record(params: Params, held: Mapping[str, Tensor], batch_ndim: int, *, slots: bool = True) -> None:
+    """Raise ValueError unless the parameters have the names and shapes of what a state holds.
+
+    Args:
+        params: Tensors (*B, ...) by name.
+        held: Copies of the same shape, or (*B, slots, ...).
+        batch_ndim: Dimensions of *B.
+        slots: Whether the copies have the dimension of slots.
+    """
+    require(params.keys() == held.keys(), f"params must have the names {sorted(held)}", lambda: sorted(params))
+    for name, tensor in params.items():
+        shape = held[name].shape
+        wanted = (*shape[:batch_ndim], *shape[batch_ndim + slots :])
+        require(tensor.shape == wanted, f"params[{name!r}] must have the shape {wanted} it had", tuple(tensor.shape))
+
+
+def recordable(losses: Tensor, present: Tensor | None) -> Tensor:
+    """Whether every present loss is finite, shape (*B,)."""
+    seen = losses if present is None else torch.where(present, losses, 0.0)
+    return seen.abs().amax(-1) < torch.inf  # a NaN is the largest of all, and not below
+
+
+def observe(losses: Tensor, observed: Tensor, present: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+    """The newest value of every objective: the last observed one stands in for an absent objective.
+
+    Args:
+        losses: Of this step, (*B, m).
+        observed: The last observed values, (*B, m); +∞ before the first.
+        present: False for absent objectives, (*B, m); None for none.
+
+    Returns:
+        The newest values (*B, m), in the dtype of `observed`. Whether to record the iterate, (*B,): all present losses
+        are finite and every objective has a value. And the observed values after this step, (*B, m).
+    """
+    newest = losses.detach().to(observed.dtype, copy=True)  # the caller may change its losses
+    sound = recordable(newest, present)
+    if present is not None:
+        newest = torch.where(present, newest, observed)
+        return newest, sound & torch.isfinite(newest).all(-1), torch.where(sound.unsqueeze(-1), newest, observed)
+    if sound.ndim == 0 and known(sound):
+        return newest, sound, newest
+    return newest, sound, torch.where(sound.unsqueeze(-1), newest, observed)
+
+
+def mixed(old: Tensor, new: Tensor, mix: Tensor) -> Tensor:
+    """Mix old + mix (new − old), where 0 leaves the old and 1 gives the new, bit for bit and whatever the other is.
+
+    What cannot be averaged (integer buffers) takes the new value unless `mix` is 0.
+    """
+    between = new
+    if can_average(old):
+        between = torch.where(mix < 1, torch.lerp(old, new, mix.to(old.dtype)), new)
+    return torch.where(mix > 0, between, old)
+
+
+def can_average(tensor: Tensor) -> bool:
+    """Whether a parameter is averaged: integers and flags are not."""
+    return tensor.is_floating_point() or tensor.is_complex()
+
+
+def record_dtype(tensor: Tensor) -> torch.dtype:
+    """At least float32 for what is averaged; what cannot be averaged keeps its dtype."""
+    return torch.promote_types(tensor.dtype, torch.float32) if can_average(tensor) else tensor.dtype
+
+
+def marks(params: Params) -> tuple[list[int], list[int]]:
+    """What changes when a parameter is put elsewhere or written to (unless through `.data`)."""
+    tensors = list(params.values())
+    return list(map(Tensor.data_ptr, tensors)), list(map(_version, tensors))
+
+
+def batch_mask(flag: Tensor, tensor: Tensor) -> Tensor:
+    """A tensor (*B,) ready to meet a parameter (*B, ...)."""
+    return flag.reshape(flag.shape + (1,) * (tensor.ndim - flag.ndim))

@@ -1,0 +1,215 @@
+"""From losses to coefficients in a training loop.
+
+Most weightings know the coefficients of a step before its losses: λ depends on earlier steps alone. `Known` computes it
+on the host, in one arithmetic for every device, when the losses of the last step have arrived. `Measured` is for the
+others: Tchebycheff, smooth Tchebycheff, alternating order, methods on gradients.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from equipoise.errors import require
+from equipoise.host import Fetched, fetch
+from equipoise.state import flatten, unflatten
+from equipoise.train.distributed import Seen
+from equipoise.train.step import Chosen, Mean, Pending, mean_of_calls
+from equipoise.units import Scale, Units
+from equipoise.weighting import Weighting
+from equipoise.weighting.protocol import duals
+
+__all__ = ["Coefficients", "Known", "Measured", "knows_ahead"]
+
+
+def knows_ahead(weighting: Any, preference: Tensor) -> bool:  # noqa: ANN401
+    """Whether the coefficients of a step are known before its losses."""
+    if weighting.needs or getattr(weighting, "foreseen", None) is None:
+        return False
+    # A class that changes how losses are used, but inherits `foreseen`, has not said that this is still so.
+    depth = {name: _depth(type(weighting), name) for name in ("foreseen", "update", "step")}
+    if depth["foreseen"] > min(depth["update"], depth["step"]):
+        return False
+    return weighting.foreseen(weighting.init(torch.zeros_like(preference)), preference) is not None
+
+
+def _depth(kind: type, name: str) -> int:
+    """How far up the base classes something is defined; beyond all of them for what only an instance has."""
+    line = kind.__mro__
+    return next((k for k, c in enumerate(line) if name in vars(c)), len(line))
+
+
+def _looks_ahead(weighting: Any, preference: Tensor) -> bool:  # noqa: ANN401
+    """Whether coefficients depend on the losses of their own step; a wrapper is like what it wraps."""
+    inner = getattr(weighting, "inner", None)
+    return not knows_ahead(weighting, preference) if inner is None else _looks_ahead(inner, preference)
+
+
+def _factor(weighting: Weighting[Any], m: int) -> int:
+    """Uniform λ is then the weighted sum Σ w_i f_i: coefficients λ∘w would make the step m times shorter."""
+    return m if getattr(weighting, "dual", False) else 1
+
+
+class Known:
+    """Coefficients that are known before the losses; everything is computed on the host.
+
+    Args:
+        weighting: The weighting.
+        preference: w on the host, (m,).
+        device: Where the losses are.
+    """
+
+    known = True
+
+    def __init__(self, weighting: Weighting[Any], preference: Tensor, device: torch.device) -> None:
+        self.weighting, self._w, self._device = weighting, preference, device
+        self._factor = _factor(weighting, len(preference))
+        self._set(weighting.init(preference))
+
+    def choose(
+        self,
+        seen: Seen,  # noqa: ARG002
+        scale: Scale | None,
+        jacobian: Tensor | None,  # noqa: ARG002
+        pending: Pending,  # noqa: ARG002
+        *,
+        several: bool,  # noqa: ARG002
+    ) -> Chosen:
+        """What a call is differentiated with: the same for all calls of a step.
+
+        Args:
+            seen: Its losses.
+            scale: Their units, where they are.
+            jacobian: Their gradients, (m, d), if the weighting needs them.
+            pending: The earlier calls of the step.
+            several: Whether steps of this run have several calls.
+        """
+        return Chosen(self._there, scale, told=Fetched(self._here, None))
+
+    def commit(self, mean: Mean, pending: Pending, scale: Scale | None, *, fresh: bool) -> None:  # noqa: ARG002
+        """The step was taken: λ⁽ᵗ⁺¹⁾.
+
+        Args:
+            mean: Its losses f̃ on the host.
+            pending: Its calls.
+            scale: The units of the losses, where these are.
+            fresh: Whether the units are still those of the calls.
+        """
+        self.update(mean)
+
+    def update(self, mean: Mean) -> None:
+        """Let λ follow losses f̃ (m,) on the host."""
+        self._set(self.weighting.update(mean.values, self.state, self._w, mask=mean.mask)[1])
+
+    def used(self, chosen: Chosen) -> tuple[Tensor, Tensor | None]:
+        """The coefficients of a committed step, and λ after it, on the host, (m,)."""
+        assert chosen.told is not None  # noqa: S101
+        return chosen.told.tensor, duals(self.weighting, self.state)
+
+    def load(self, state: Any, coefficients: Tensor) -> None:  # noqa: ANN401, ARG002
+        """The state says all."""
+        self._set(state)
+
+    def _set(self, state: Any) -> None:  # noqa: ANN401
+        """Find the coefficients of the step that comes, and send them to the device."""
+        c = self.weighting.foreseen(state, self._w)
+        assert c is not None  # noqa: S101
+        self.state = state
+        self._here = c.to(self._w.dtype) * self._factor
+        self.to(self._device)
+
+    def to(self, device: torch.device) -> None:
+        """A new tensor: a backward pass that comes late still needs the old one."""
+        self._device = device
+        pinned = self._here.pin_memory() if device.type == "cuda" else self._here
+        self._there = pinned.to(device, non_blocking=True)
+
+
+class Measured:
+    """Coefficients that depend on the losses, or the gradients, of their own step; computed where the losses are.
+
+    Where a step has several calls, those of the previous step are used; in the first step, those of its first call.
+
+    Args:
+        weighting: The weighting.
+        preference: w on the host, (m,).
+        device: Where the losses are.
+        units: The units of the run.
+        jacobian: Of shape (m, d), looked at for shape, dtype and device, if the weighting needs it.
+    """
+
+    known = False
+
+    def __init__(
+        self,
+        weighting: Weighting[Any],
+        preference: Tensor,
+        device: torch.device,
+        units: Units,
+        jacobian: Tensor | None,
+    ) -> None:
+        self.weighting, self._units = weighting, units
+        self._looks_ahead, self._factor = _looks_ahead(weighting, preference), _factor(weighting, len(preference))
+        self._w = preference.to(device)
+        extra = {} if jacobian is None or "jacobian" not in weighting.needs else {"jacobian": jacobian}
+        self.state = weighting.init(self._w, **extra)
+        self.coefficients = self._w.clone()
+
+    def choose(
+        self, seen: Seen, scale: Scale | None, jacobian: Tensor | None, pending: Pending, *, several: bool
+    ) -> Chosen:
+        """From the losses of this call."""
+        if self._looks_ahead and (several or pending.calls):
+            first = pending.calls[0].chosen if pending.calls else None
+            return first._replace(scale=scale) if first else self._chosen(self.coefficients, self.state, scale)
+        c, after = self._update(Mean(seen.values, seen.mask), scale, jacobian)
+        return self._chosen(c, after, scale)._replace(after=after)
+
+    def commit(self, mean: Mean, pending: Pending, scale: Scale | None, *, fresh: bool) -> None:  # noqa: ARG002
+        """What the only call of the step found already, or the mean of its calls."""
+        chosen = pending.calls[0].chosen
+        if len(pending.calls) == 1 and chosen.after is not None and fresh:
+            c, self.state = chosen.coefficients, chosen.after
+            mask = pending.calls[0].seen.mask
+        else:
+            found = mean_of_calls([(call.seen.values, call.seen.counts) for call in pending.calls])
+            c, self.state = self._update(found, scale, pending.jacobian())
+            mask = found.mask
+        self.coefficients = c if mask is None else torch.where(mask, c, self.coefficients)
+
+    def used(self, chosen: Chosen) -> tuple[Tensor, Tensor | None]:
+        """What was fetched with the losses."""
+        assert chosen.told is not None  # noqa: S101
+        c, *weights = chosen.told.wait()
+        return c, weights[0] if weights else None
+
+    def load(self, state: Any, coefficients: Tensor) -> None:  # noqa: ANN401
+        """Of the same shapes."""
+        self.state, self.coefficients = state, coefficients.to(self._w)
+
+    def to(self, device: torch.device) -> None:
+        """Move everything."""
+        self._w, self.coefficients = self._w.to(device), self.coefficients.to(device)
+        self.state = unflatten({name: x.to(device) for name, x in flatten(self.state).items()}, self.state)
+
+    def _chosen(self, c: Tensor, state: Any, scale: Scale | None) -> Chosen:  # noqa: ANN401
+        weights = duals(self.weighting, state)
+        told = c.unsqueeze(0) if weights is None else torch.stack([c, weights.to(c)])
+        return Chosen(c, scale, self.weighting.rows(state), told=fetch(told))
+
+    def _update(self, mean: Mean, scale: Scale | None, jacobian: Tensor | None) -> tuple[Tensor, Any]:
+        values = mean.values
+        if scale is not None:
+            values = self._units.normalise(values, scale)
+            jacobian = None if jacobian is None else jacobian / scale.unit.to(jacobian).unsqueeze(-1)
+        extra: dict[str, Tensor] = {}
+        if jacobian is not None:
+            grams = {"jacobian": lambda: jacobian, "gramian": lambda: jacobian @ jacobian.mT}
+            unknown = set(self.weighting.needs) - set(grams)
+            require(not unknown, "weighting must need a gramian or a jacobian", unknown)
+            extra = {need: grams[need]() for need in self.weighting.needs}
+        c, after = self.weighting.update(values, self.state, self._w, mask=mean.mask, **extra)
+        return c * self._factor, after
+
+
+Coefficients = Known | Measured

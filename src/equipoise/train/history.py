@@ -1,0 +1,242 @@
+"""What a run has done: its losses and weights over time, the last step in numbers, and objectives left behind."""
+
+import math
+import warnings
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from equipoise.batch import constant, wide_dtype
+from equipoise.errors import BalanceWarning
+from equipoise.metrics import preference as trade_off
+from equipoise.train.nonfinite import spoken
+from equipoise.units import Units
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+__all__ = ["Balance", "History", "describe_step", "scaled"]
+
+LIMIT = 2048
+"""Steps that a history keeps at most."""
+
+
+class History:
+    """Losses, coefficients and λ of a run, in bounded memory.
+
+    All steps are kept up to 2,048; then every second one is dropped, and so on, so that a long run is kept evenly.
+
+    Args:
+        names: The objectives.
+
+    Examples:
+        >>> model = torch.nn.Linear(1, 1, bias=False)
+        >>> mol = eq.MultiObjective(model, None, [0.5, 0.5])
+        >>> for _ in range(3):
+        ...     x = model.weight.squeeze()
+        ...     mol(torch.stack([x**2, (x - 2) ** 2])).backward()
+        >>> mol.history.steps.tolist(), tuple(mol.history.losses.shape)
+        ([1, 2, 3], (3, 2))
+    """
+
+    def __init__(self, names: tuple[str, ...]) -> None:
+        self.names, self.stride = names, 1
+        self._rows: list[list[float]] = []
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def add(self, step: int, losses: Tensor, coefficients: Tensor, weights: Tensor | None) -> None:
+        """Keep a step, if it is its turn: tensors (m,) on the host, λ only if the weighting has it."""
+        if step % self.stride:
+            return
+        lambdas = [math.nan] * len(self.names) if weights is None else weights.tolist()
+        self._rows.append([step, *losses.tolist(), *coefficients.tolist(), *lambdas])
+        if len(self._rows) > LIMIT:
+            self.stride *= 2
+            self._rows = [row for row in self._rows if row[0] % self.stride == 0]
+
+    def table(self) -> Tensor:
+        """All of it, (n, 1 + 3m): steps, losses, coefficients, λ."""
+        return torch.tensor(self._rows, dtype=torch.float64).reshape(-1, 1 + 3 * len(self.names))
+
+    def load(self, table: Tensor) -> None:
+        """Take over what `table` gave."""
+        self._rows = table.tolist()
+        gaps = np.diff([0.0, *(row[0] for row in self._rows)])
+        self.stride = int(gaps.min()) if len(self._rows) > LIMIT // 2 else 1
+
+    @property
+    def steps(self) -> Tensor:
+        """The numbers of the steps, (n,)."""
+        return self.table()[:, 0].to(torch.int64)
+
+    @property
+    def losses(self) -> Tensor:
+        """Losses as they were handed over, (n, m)."""
+        return self._part(0)
+
+    @property
+    def coefficients(self) -> Tensor:
+        """What the losses were multiplied with, (n, m)."""
+        return self._part(1)
+
+    @property
+    def duals(self) -> Tensor:
+        """λ after the step, NaN where the weighting has none, (n, m)."""
+        return self._part(2)
+
+    def _part(self, k: int) -> Tensor:
+        m = len(self.names)
+        return self.table()[:, 1 + k * m : 1 + (k + 1) * m]
+
+    def plot(self, weighted: Tensor) -> "Figure":
+        """A figure of losses, weighted losses and λ (else coefficients) over the steps.
+
+        Args:
+            weighted: w_i (f_i − z_i)/u_i of the steps, (n, m).
+        """
+        from matplotlib.figure import Figure  # noqa: PLC0415
+
+        weights = self.duals if not bool(self.duals.isnan().all()) else self.coefficients
+        panels = {
+            "loss": self.losses,
+            "weighted loss": weighted,
+            "λ" if weights is not self.coefficients else "c": weights,
+        }
+        figure = Figure(figsize=(12, 3.2), layout="constrained")
+        for axes, (title, values) in zip(figure.subplots(1, 3), panels.items(), strict=True):
+            for name, line in zip(self.names, values.T.tolist(), strict=True):
+                axes.plot(self.steps.tolist(), line, label=name, linewidth=1)
+            axes.set_xlabel("step")
+            axes.set_title(title)
+        if len(self.names) <= 10:
+            figure.axes[0].legend(title="objective")
+        return figure
+
+
+# The last step ------------------------------------------------------------------------------
+
+
+def scaled(weighting: Any, state: Any, losses: Tensor) -> Tensor:  # noqa: ANN401
+    """The losses less the ideal point as the weighting sees them, in the widest dtype, (*B, m).
+
+    Over the first losses where it is relative.
+    """
+    losses = losses.to(wide_dtype(losses.device))
+    first = getattr(state, "first", None)
+    losses = losses if first is None else losses / first.to(losses)
+    inner = getattr(weighting, "inner", None)
+    if inner is not None:
+        return scaled(inner, getattr(state, "inner", state), losses)
+    return losses - constant(getattr(weighting, "ideal", 0.0), losses)
+
+
+def slack(weighted: Tensor) -> Tensor:
+    """How far each weighted loss (m,) lies below the largest, as a share of that; NaN where it is not positive."""
+    largest = weighted.amax(-1, keepdim=True)
+    return 1 - weighted / torch.where(largest > 0, largest, torch.nan)
+
+
+def describe_step(
+    names: Sequence[str],
+    preference: Tensor,
+    losses: Mapping[str, Tensor],
+    above: Tensor,
+    coefficients: Tensor,
+    weights: Tensor | None,
+) -> dict[str, float]:
+    """Losses, weighted losses, coefficients and λ by name, and how well the preference is met.
+
+    Args:
+        names: The objectives.
+        preference: w, (m,).
+        losses: What is shown as it is, by its key, (m,) each.
+        above: See `scaled`, (m,).
+        coefficients: c, (m,).
+        weights: λ, (m,), if there is one.
+    """
+    w = preference.to(above)
+    vectors = {**losses, "weighted": w * above, "slack": slack(w * above), "coefficient": coefficients}
+    vectors |= {} if weights is None else {"lambda": weights}
+    entries = {
+        f"{key}/{name}": value
+        for key, vector in vectors.items()
+        for name, value in zip(names, vector.tolist(), strict=True)
+    }
+    # Nothing is asked of an objective of weight 0: it is not out of balance, whatever its loss.
+    asked = w > 0
+    measures = {"tch": trade_off.tch(above, w)}
+    measures |= {
+        "imbalance": trade_off.imbalance(above[asked], w[asked]),
+        "angle": trade_off.angle(above[asked], w[asked]),
+    }
+    return entries | {name: float(measure) for name, measure in measures.items()}
+
+
+# Objectives without gradient ----------------------------------------------------------------
+
+EVERY, LOOKS = 100, 10
+"""Steps between two looks, and looks in a row that a warning needs after the first."""
+SHARE, LEAST, UNITS = 1e-3, 0.1, 10.0
+"""λ below SHARE/m is none. A weighted loss closer than LEAST to the largest is in balance, whatever its λ. A loss so
+many times smaller than the largest probably has another unit."""
+
+
+class Balance:
+    """Warns, once, of an objective that has had no gradient for long.
+
+    Args:
+        names: The objectives, for the message.
+        preference: w, (m,).
+        units: The units of the run.
+        step: Where the run stands.
+    """
+
+    def __init__(self, names: tuple[str, ...], preference: Tensor, units: Units, step: int = 0) -> None:
+        self.names, self.units = names, units
+        self.due: float = step + EVERY
+        """The step of the next look."""
+        self._w = preference.double()
+        self._looks = torch.zeros_like(self._w)
+        """In a row, without gradient."""
+        self._mean = torch.zeros_like(self._w)
+        """Of the losses, over some ten looks."""
+        self._seen = 0
+
+    def look(self, weights: Tensor, losses: Tensor, step: int) -> None:
+        """Look at λ and f̃ (m,) after a step."""
+        self.due = step + EVERY
+        if not bool(torch.isfinite(losses).all()):
+            return
+        self._seen += 1
+        self._mean += (losses - self._mean) / min(self._seen, LOOKS)
+        starved = (weights < SHARE / len(weights)) & (self._w > 0)
+        self._looks = torch.where(starved, self._looks + 1, 0.0)
+        below = slack(self._w * self._mean)
+        found = (self._looks > LOOKS) & (below > LEAST)
+        if bool(found.any()):
+            self.due = math.inf
+            worst = int(torch.where(found, below, -torch.inf).argmax())
+            text = self._describe(worst, float(below[worst]), others=int(found.sum()) - 1)
+            warnings.warn(f"{text}; this is said once", BalanceWarning, stacklevel=5)
+
+    def _describe(self, worst: int, below: float, others: int) -> str:
+        more = f" ({others} more objectives are like it)" if others else ""
+        text = (
+            f"{spoken(self.names[worst])} has had no gradient for {LOOKS * EVERY} steps: its weight λ is below "
+            f"{SHARE / len(self._w):.2g}, and its weighted loss is {100 * below:.0f} % below the largest{more}. "
+        )
+        loss, largest = float(self._mean[worst]), float(self._mean[self._w > 0].max())
+        if self.units.units != "start" and loss > 0 and largest > UNITS * loss:
+            return (
+                f"{text}Its loss is {largest / loss:.3g} times smaller than the largest: "
+                f'give units="start", or units= as {"" if self.units.units is None else "other "}numbers'
+            )
+        return (
+            f"{text}The ray of the preference does not meet the front there: the objective is already better than "
+            "asked for. Raise its weight in the preference, or accept it"
+        )

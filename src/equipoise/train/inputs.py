@@ -1,0 +1,238 @@
+"""What a user hands over: the arguments of a `MultiObjective`, and losses and counts in every step."""
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from equipoise import preference as preferences
+from equipoise.conversion import Conversion
+from equipoise.errors import require
+from equipoise.registry import Method, resolve
+from equipoise.units import Unit, Units, Zero
+from equipoise.weighting import Weighting
+
+__all__ = [
+    "CAPACITY",
+    "Choice",
+    "Counts",
+    "Losses",
+    "Preference",
+    "Store",
+    "Wish",
+    "check_choices",
+    "check_graph",
+    "check_model",
+    "check_optimizer",
+    "check_sharded",
+    "check_store",
+    "check_units",
+    "choose_method",
+    "read_preference",
+    "stack_counts",
+    "stack_losses",
+]
+
+CAPACITY = 8
+"""Copies that a method of the registry keeps in a training loop if its conversion has no limit of its own."""
+
+Choice = str | Method | tuple[Weighting[Any], Conversion[Any]] | None
+"""A method: its name, itself, a weighting with its conversion, or None for the default."""
+Preference = Tensor | Sequence[float] | Mapping[str, float]
+"""w, one entry per objective; a mapping gives the objectives their names."""
+Store = Literal["device", "host"] | os.PathLike[str]
+"""Where copies live: on the device of the model, in host memory, or in a folder."""
+Losses = Tensor | Sequence[Tensor] | Mapping[str, Tensor]
+"""One loss per objective: a tensor (m,), or numbers in their order or by name."""
+Counts = Tensor | Sequence[float] | Mapping[str, float]
+"""How many samples each loss is the mean of, 0 for an absent objective."""
+
+CALL = "MultiObjective(model, optimizer, preference, method=...)"
+
+
+# Arguments of a run -------------------------------------------------------------------------
+
+
+def check_model(model: object) -> None:
+    """Raise ValueError unless it is a module."""
+    rule = f"model must be a torch.nn.Module: {CALL}"
+    require(isinstance(model, nn.Module), rule, lambda: f"a {type(model).__name__}")
+
+
+def check_optimizer(optimizer: object, params: Mapping[str, Tensor]) -> None:
+    """Raise ValueError unless it is None or an optimizer that moves a recorded parameter."""
+    if optimizer is None:
+        return
+    rule = f"optimizer must be a torch optimizer, or None if every call of mol is a step: {CALL}"
+    require(isinstance(optimizer, torch.optim.Optimizer), rule, lambda: f"{optimizer!r:.80}")
+    assert isinstance(optimizer, torch.optim.Optimizer)  # noqa: S101
+    held = {id(p) for group in optimizer.param_groups for p in group["params"]}
+    known = any(id(p) in held for p in params.values())
+    require(known, "optimizer must hold parameters of the model", "none of those that are recorded")
+
+
+class Wish(NamedTuple):
+    """A preference as the run uses it."""
+
+    w: Tensor
+    """Non-negative, of sum 1, (m,)."""
+    names: tuple[str, ...] | None
+    """The objectives, if they have names."""
+
+
+def read_preference(preference: object, names: Sequence[str] | None) -> Wish:
+    """A preference with the names of its objectives, or a ValueError."""
+    given = None if names is None else tuple(names)
+    numbers: Any = preference
+    rule = f"preference must have one number per objective: {CALL}"
+    if isinstance(preference, Mapping):
+        keys, numbers = tuple(preference), list(preference.values())
+        require(given is None or set(given) == set(keys), f"names must be those of the preference, {list(keys)}", given)
+        require(all(isinstance(key, str) for key in keys), "preference must have text for names", list(keys))
+        if given is not None:
+            numbers = [preference[name] for name in given]
+        given = given or keys
+    numeric = isinstance(numbers, Tensor | Sequence) or hasattr(numbers, "__array__")
+    require(numeric and not isinstance(numbers, str), rule, lambda: f"{preference!r:.80}")
+    w = preferences.validate(numbers).detach()
+    require(w.ndim == 1, "preference must have shape (m,)", tuple(w.shape))
+    if given is not None:
+        require(len(given) == len(w), f"names must have {len(w)} entries, as the preference has", len(given))
+        require(len(set(given)) == len(w), "names must differ from one another", given)
+    return Wish(w, given)
+
+
+def choose_method(method: object) -> Method:
+    """The method that is meant, with a conversion that keeps a bounded number of copies; or a ValueError."""
+    rule = "method must be a name, a Method, or a weighting with its conversion such as (OMD(), Suffix())"
+    if method is None or isinstance(method, str):
+        found = resolve(method)
+        conversion = found.conversion if found.conversion.copies is not None else found.conversion.bounded(CAPACITY)
+        found = Method(found.weighting, conversion, found.transform)
+    elif isinstance(method, Method):
+        found = method
+    elif isinstance(method, tuple) and len(method) == 2:
+        found = Method(*method)
+    else:
+        bare = all(hasattr(method, name) for name in ("init", "update", "needs")) and not isinstance(method, type)
+        pair = f"({method!r:.60}, Suffix()), or with Last() for the last iterate" if bare else f"{method!r:.80}"
+        require(not bare, f"{rule}: without a conversion it is not known what the answer is. Give {pair}", "none")
+        require(False, rule, pair)  # noqa: FBT003
+    sound = hasattr(found.weighting, "update") and not isinstance(found.weighting, type)
+    require(sound, "method must have a weighting such as OMD()", found.weighting)
+    given: object = found.conversion
+    planned = isinstance(given, Conversion) and not isinstance(given, type)
+    require(planned, "method must have a conversion such as Suffix(), Average() or Last()", given)
+    require(
+        found.conversion.copies is not None,
+        "conversion must have a capacity in a training loop: without one every iterate that no other dominates is "
+        f"kept, each a copy of the model; take Adaptive(capacity={CAPACITY}), or give the method by name",
+        found.conversion,
+    )
+    require(found.transform is None, "method must not be one whose clients transform losses", method)
+    return found
+
+
+def check_units(units: Unit, ideal: Zero, m: int, names: tuple[str, ...] | None) -> Units:
+    """Units and ideal point of m objectives, or a ValueError."""
+    for name, given in (("units", units), ("ideal", ideal)):
+        shape = tuple(given.shape) if isinstance(given, Tensor) else ()
+        require(len(shape) <= 1, f"{name} must have shape ({m},)", shape)
+    return Units.of(units, ideal, m, names)
+
+
+def check_choices(every: int | None, check: str, on_nonfinite: str, on_store_error: str) -> None:
+    """Raise ValueError for a choice that there is not."""
+    require(every is None or every >= 1, "every must be None or at least 1", every)
+    require(check in {"auto", "now", "deferred"}, 'check must be "auto", "now" or "deferred"', check)
+    require(on_nonfinite in {"raise", "skip"}, 'on_nonfinite must be "raise" or "skip"', on_nonfinite)
+    sound = on_nonfinite == "raise" or check != "deferred"
+    require(sound, 'check must not be "deferred" with on_nonfinite="skip"', check)
+    require(on_store_error in {"raise", "keep"}, 'on_store_error must be "raise" or "keep"', on_store_error)
+
+
+def check_store(store: object) -> None:
+    """Raise ValueError unless it is a known place or a folder."""
+    sound = isinstance(store, os.PathLike) or store in {"device", "host"}
+    hint = f"; a folder is Path({store!r})" if isinstance(store, str) else ""
+    require(sound, f'store must be "device", "host" or a pathlib.Path{hint}', repr(store))
+    require(not isinstance(store, Path) or str(store) != "", "store must be a folder", repr(store))
+
+
+def check_sharded(weighting: Weighting[Any], on_nonfinite: str) -> None:
+    """Raise ValueError for what needs whole parameters."""
+    rule = (
+        "weighting must need losses alone where parameters are sharded: gradients of single losses do not reach shards"
+    )
+    require(not weighting.needs, rule, weighting)
+    rule = 'on_nonfinite must be "raise" where parameters are sharded: a call that is left out has no backward pass'
+    require(on_nonfinite == "raise", rule, on_nonfinite)
+
+
+# Losses and counts of a step ----------------------------------------------------------------
+
+
+def stack_losses(losses: Losses, names: tuple[str, ...] | None, m: int, device: torch.device) -> Tensor:
+    """The losses as a tensor (m,), with their graph.
+
+    Raises:
+        ValueError: For other names or another shape than the preference has, for what is not
+            floating-point, and for another device than the weights'.
+    """
+    if isinstance(losses, Tensor) and losses.shape == (m,) and losses.is_floating_point() and losses.device == device:
+        return losses  # as it should be in every step
+    if isinstance(losses, Mapping):
+        rule = "losses must be a tensor (m,) or a list unless the preference names the objectives"
+        require(names is not None, rule, lambda: sorted(losses))
+        assert names is not None  # noqa: S101
+        require(losses.keys() == set(names), f"losses must have the names {list(names)}", list(losses))
+        losses = _stacked({name: losses[name] for name in names})
+    elif isinstance(losses, list | tuple):
+        require(len(losses) == m, f"losses must have {m} entries, as the preference has", len(losses))
+        losses = _stacked(dict(enumerate(losses)))
+    rule = "losses must be a tensor (m,), numbers in a list, or a mapping by name"
+    require(isinstance(losses, Tensor), rule, lambda: type(losses))
+    assert isinstance(losses, Tensor)  # noqa: S101
+    require(losses.shape == (m,), f"losses must have shape ({m},), as the preference has", tuple(losses.shape))
+    require(losses.is_floating_point(), "losses must be floating-point numbers", losses.dtype)
+    rule = f"losses must be on the device {device} of this MultiObjective, which .to() changes"
+    require(losses.device == device, rule, losses.device)
+    return losses
+
+
+def _stacked(losses: Mapping[Any, Any]) -> Tensor:
+    """Numbers as one tensor (m,)."""
+    for key, loss in losses.items():
+        found = tuple(loss.shape) if isinstance(loss, Tensor) else type(loss).__name__
+        rule = f"losses[{key!r}] must be a tensor of shape () with its graph, not what .item() gives of it"
+        require(found == (), rule, found)
+    return torch.stack(list(losses.values()))
+
+
+def check_graph(losses: Losses, stacked: Tensor, *, counted: bool) -> None:
+    """Raise ValueError unless every loss can be differentiated; of counted ones some may be absent."""
+    require(torch.is_grad_enabled(), "losses must be measured and handed over with gradients", "torch.no_grad()")
+    require(stacked.requires_grad, "losses must require grad", "losses without a graph")
+    if not isinstance(losses, Tensor) and not counted:
+        single: Iterable[tuple[Any, Tensor]] = losses.items() if isinstance(losses, Mapping) else enumerate(losses)
+        constant = [key for key, loss in single if not loss.requires_grad]
+        require(not constant, "every loss must require grad", f"{constant} without a graph")
+
+
+def stack_counts(counts: Counts | None, names: tuple[str, ...] | None, like: Tensor) -> Tensor | None:
+    """The counts as a tensor (m,) in dtype and on device of the losses' values; None stays None."""
+    if counts is None:
+        return None
+    if isinstance(counts, Mapping):
+        known, found = names or (), list(counts)
+        require(set(found) == set(known), f"counts must have the names {list(known)}", found)
+        counts = [float(counts[name]) for name in known]
+    n = torch.as_tensor(counts).detach().to(like, non_blocking=True)
+    require(n.shape == like.shape, f"counts must have shape {tuple(like.shape)}, as the losses have", tuple(n.shape))
+    if n.device.type == "cpu":
+        sound = bool((n >= 0).all()) and bool(torch.isfinite(n).all())
+        require(sound, "counts must be non-negative and finite", lambda: [*n.tolist()])
+    return n

@@ -1,0 +1,79 @@
+"""Losses that are not finite, or too low: errors and warnings that name the objective and the step."""
+
+import math
+import warnings
+
+import torch
+from torch import Tensor
+
+from equipoise.errors import IdealPointWarning, NonFiniteLossError
+from equipoise.units import Scale, Units
+from equipoise.weighting.floor import below, lowered
+
+__all__ = ["Floor", "check_finite", "check_start", "is_finite", "spoken"]
+
+
+def is_finite(values: Tensor) -> bool:
+    """Whether all are finite; reads them on the host."""
+    # A finite sum needs finite terms, and one number is read sooner than m.
+    return math.isfinite(float(values.sum())) or bool(torch.isfinite(values).all())
+
+
+def check_finite(values: Tensor, names: tuple[str, ...], step: int) -> None:
+    """Raise NonFiniteLossError unless the losses (m,) of a step are finite."""
+    if not is_finite(values):
+        pairs = zip(names, values.tolist(), strict=True)
+        found = [f"{value} for {spoken(name)}" for name, value in pairs if not math.isfinite(value)]
+        raise NonFiniteLossError(f"losses must be finite; found {', '.join(found)} in step {step}")
+
+
+def check_start(
+    units: Units, values: Tensor, scale: Scale, mask: Tensor | None, names: tuple[str, ...], step: int
+) -> None:
+    """Raise ValueError for an objective at or below its ideal point, which has no loss to be measured in.
+
+    Args:
+        units: The units of the run.
+        values: Losses on the host, 0 where absent, (m,).
+        scale: The units before them, on the host.
+        mask: Which objectives are present, (m,).
+        names: The objectives.
+        step: Of which step.
+    """
+    low = units.too_low(values, scale, mask).tolist()
+    for name, is_low, value in zip(names, low, values.tolist(), strict=True):
+        if is_low:
+            units.refuse(value, f"{spoken(name)} in step {step}")
+
+
+class Floor:
+    """Warns, once, of a loss that lies too low for the preference to mean what it says.
+
+    Args:
+        names: The objectives, for the message.
+        least: See `weighting.floor`, (m,); None: nothing is too low.
+    """
+
+    def __init__(self, names: tuple[str, ...], least: Tensor | None) -> None:
+        self.names, self.least = names, least
+        self._limits = torch.empty(0) if least is None else lowered(least)
+        self._most = -math.inf if least is None else float(self._limits.max())
+
+    def look(self, values: Tensor, present: Tensor | None, step: int) -> None:
+        """Look at losses (m,) on the host, 0 where absent."""
+        if self.least is None or float(values.min()) >= self._most:
+            return
+        low = values < self._limits
+        if present is not None:
+            low = low & present
+        if bool(low.any()):
+            worst = int(torch.where(low, values - self.least, torch.inf).argmin())
+            where = f"objective {self.names[worst]} in step {step}"
+            text = below(float(values[worst]), float(self.least[worst]), where)
+            self.least = None
+            warnings.warn(f"{text}; this is said once", IdealPointWarning, stacklevel=5)
+
+
+def spoken(name: str) -> str:
+    """Objectives without names have numbers."""
+    return f"objective {name}" if name.isdecimal() else name

@@ -1,0 +1,285 @@
+"""The parameters of a run: which ones are recorded, the model with the answer in it, and shards of FSDP2.
+
+What is recorded is averaged or copied entry by entry. So each rank can record its own shards, with the same numbers on
+every rank. Sharded tensors are torch's `DTensor`s. Their module is not imported here: a program that has one has
+imported it.
+"""
+
+import operator
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from itertools import chain
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim.swa_utils import update_bn
+
+from equipoise.errors import StateMismatchError, require
+
+__all__ = [
+    "Parameters",
+    "as_shard",
+    "full_state",
+    "holds",
+    "local",
+    "owners",
+    "recalibrated",
+    "shard_of",
+    "swapped",
+    "whole",
+]
+
+_learns = operator.attrgetter("requires_grad")
+_tables = operator.itemgetter("_parameters", "_modules")
+
+
+class Parameters:
+    """Parameters of a model by name, as the model has them each time.
+
+    Args:
+        model: The model.
+        names: Which ones; None for those that require grad now.
+    """
+
+    def __init__(self, model: nn.Module, names: Iterable[str] | None) -> None:
+        self.model = model
+        self.chosen = names is not None
+        self._found: dict[str, Tensor] | None = None
+        self._noted = False
+        _check_fsdp(model)
+        reshard(model)
+        known = dict(model.named_parameters())
+        self.sharded = any(is_sharded(p) for p in known.values())
+        """Whether parameters are shards of FSDP2."""
+        if names is None:
+            self.names = tuple(name for name, p in known.items() if p.requires_grad)
+            require(len(self.names) > 0, "model must have a parameter that requires grad", "none")
+            return
+        require(not isinstance(names, str), "parameters must be several names", names)
+        self.names = tuple(names)
+        require(len(self.names) > 0, "parameters must name at least one parameter", self.names)
+        unknown = [name for name in self.names if name not in known]
+        require(not unknown, f"parameters must be names of model.named_parameters(), {list(known)}", unknown)
+
+    def __call__(self) -> dict[str, Tensor]:
+        """The parameters as they are.
+
+        Raises:
+            ValueError: If one of them has gone from the model, or, where all that require grad are recorded,
+                if there is a new one.
+        """
+        if self.sharded:
+            reshard(self.model)
+        # named_parameters() in every step would take longer than everything else here.
+        if self._found is None or not (self._noted and self._is_as_it_was()):
+            self._found = self._look_up()
+            self._noted = self._note(self._found)
+        return self._found
+
+    def _note(self, found: Mapping[str, Tensor]) -> bool:
+        """Remember what changes when a parameter appears, disappears, is replaced or is thawed.
+
+        False for modules that keep their parameters elsewhere, such as those of TorchScript.
+        """
+        modules, known = list(self.model.modules()), set(map(id, found.values()))
+        tables = [vars(module).get(name) for module in modules for name in ("_parameters", "_modules")]
+        if not all(isinstance(table, dict) for table in tables):
+            return False
+        self._owners, self._owned = [vars(module) for module in modules], tables
+        self._held: list[dict[str, Any]] = [table for table in tables if table]
+        self._empty = [table for table in tables if not table]
+        self._contents = [*chain.from_iterable(map(dict.values, self._held)), ...]
+        self._keys = list(chain.from_iterable(self._held))
+        self._frozen = [p for p in self.model.parameters() if id(p) not in known and not p.requires_grad]
+        return True
+
+    def _is_as_it_was(self) -> bool:
+        held = chain(chain.from_iterable(map(dict.values, self._held)), (...,))
+        return (
+            all(map(operator.is_, chain.from_iterable(map(_tables, self._owners)), self._owned))
+            and all(map(operator.is_, held, self._contents))
+            and not any(self._empty)
+            and list(chain.from_iterable(self._held)) == self._keys
+            and not any(map(_learns, self._frozen))
+        )
+
+    def _look_up(self) -> dict[str, Tensor]:
+        known = dict(self.model.named_parameters())
+        gone = [name for name in self.names if name not in known]
+        require(not gone, "recorded parameters must stay in the model", lambda: f"{gone} gone")
+        if not self.chosen:
+            recorded = set(self.names)
+            new = [name for name, p in known.items() if p.requires_grad and name not in recorded]
+            rule = "parameters that require grad must be those there were at the start, or be named by parameters="
+            require(not new, rule, lambda: f"{new} new")
+        return {name: known[name] for name in self.names}
+
+    def aliases(self) -> dict[str, str]:
+        """Other names of recorded parameters, as tied weights have them."""
+        first = {id(p): name for name, p in self().items()}
+        every = self.model.named_parameters(remove_duplicate=False)
+        return {name: first[id(p)] for name, p in every if id(p) in first and first[id(p)] != name}
+
+
+def full_state(model: nn.Module, answer: Mapping[str, Tensor], aliases: Mapping[str, str]) -> dict[str, Tensor]:
+    """The model's state with the answer in place of its parameters; copies."""
+    state = {key: x.detach().clone() if isinstance(x, Tensor) else x for key, x in model.state_dict().items()}
+    return {**state, **answer, **{other: answer[name] for other, name in aliases.items()}}
+
+
+@contextmanager
+def swapped(params: Mapping[str, Tensor], model: nn.Module, answer: Mapping[str, Tensor]) -> Iterator[None]:
+    """Put the answer into the model's parameters and buffers; restore both on exit.
+
+    Of sharded parameters the answer has this rank's parts.
+    """
+    held = local({**params, **dict(model.named_buffers())})
+    before = {name: x.detach().clone() for name, x in held.items()}
+    _write(held, answer)
+    try:
+        yield
+    finally:
+        _write(held, before)
+        reshard(model)
+
+
+@torch.no_grad()
+def _write(held: Mapping[str, Tensor], values: Mapping[str, Tensor]) -> None:
+    for name, value in values.items():
+        held[name].copy_(value)
+
+
+def holds(params: Mapping[str, Tensor], answer: Mapping[str, Tensor]) -> bool:
+    """Whether the parameters, or this rank's parts of them, are the answer."""
+    return all(torch.equal(p.detach(), answer[name].to(p.dtype)) for name, p in local(params).items())
+
+
+def recalibrated(model: nn.Module, loader: Iterable[object], device: torch.device) -> dict[str, Tensor]:
+    """BatchNorm statistics of the model as it is, from a pass over the data; the model keeps them. Copies, by name."""
+    update_bn(loader, model, device=device)
+    norms = nn.modules.batchnorm._BatchNorm
+    return {
+        f"{path}.{name}" if path else name: buffer.detach().clone()
+        for path, module in model.named_modules()
+        if isinstance(module, norms)
+        for name, buffer in module.named_buffers(recurse=False)
+    }
+
+
+# Shards of FSDP2 -----------------------------------------------------------------------------
+
+
+def is_sharded(tensor: Any) -> bool:  # noqa: ANN401
+    """Whether it is a DTensor."""
+    kind = _known("torch.distributed.tensor", "DTensor")
+    return kind is not None and isinstance(tensor, kind)
+
+
+def _check_fsdp(model: nn.Module) -> None:
+    """Raise ValueError for the first FSDP, which flattens parameters."""
+    first = _known("torch.distributed.fsdp", "FullyShardedDataParallel")
+    flat = first is not None and any(isinstance(module, first) for module in model.modules())
+    require(not flat, "model must be sharded by fully_shard (FSDP2)", "FullyShardedDataParallel")
+
+
+def local(params: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """This rank's part of each, in the memory that the parameters have; a plain tensor is its own."""
+    return {name: _local(p) if is_sharded(p) else p for name, p in params.items()}
+
+
+def as_shard(part: Tensor, like: Tensor) -> Tensor:
+    """A rank's part as the shard of a tensor that is spread as `like` is; no copy, on any device.
+
+    Args:
+        part: Of the shape of this rank's part of `like`.
+        like: If it is a plain tensor, the part is the whole.
+    """
+    if not is_sharded(like):
+        return part
+    from torch.distributed.tensor import DTensor  # noqa: PLC0415
+    from torch.distributed.tensor._dtensor_spec import DTensorSpec, TensorMeta  # noqa: PLC0415
+
+    spread: Any = like
+    # `from_local` would bring a part that lives on the host to the device of the mesh.
+    meta = TensorMeta(spread.shape, spread.stride(), part.dtype)
+    spec = DTensorSpec(spread.device_mesh, spread.placements, tensor_meta=meta)
+    shard: Tensor = DTensor(part.detach().contiguous(), spec, requires_grad=False)  # type: ignore[no-untyped-call]
+    return shard
+
+
+def whole(tensor: Any) -> Any:  # noqa: ANN401
+    """The full tensor of a sharded one; all ranks must ask for it. Anything else as it is."""
+    return tensor.full_tensor() if is_sharded(tensor) else tensor
+
+
+def shard_of(found: Tensor, like: Tensor, name: str) -> Tensor:
+    """This rank's part of a tensor of a checkpoint.
+
+    Args:
+        found: A shard, or a full tensor.
+        like: The parameter that it is a copy of.
+        name: The tensor's name, for the message.
+
+    Raises:
+        StateMismatchError: If it is the shard of another number of ranks, or another shard.
+    """
+    if is_sharded(found):
+        saved, here = _spread(found), _spread(like)
+        if saved == here or (_ranks(found) == 1 and not is_sharded(like)):
+            return _local(found)
+        raise StateMismatchError(
+            f"checkpoint belongs to other ranks: {name} must be spread as {here}; found {saved}. What torch.save wrote "
+            "can be loaded by as many ranks as saved it; torch.distributed.checkpoint reshards"
+        )
+    if is_sharded(like) and found.shape == like.shape:
+        from torch.distributed.tensor import distribute_tensor  # noqa: PLC0415
+
+        spread: Any = like
+        full = found.to(spread.device)
+        return distribute_tensor(full, spread.device_mesh, spread.placements, src_data_rank=None).to_local()
+    return found
+
+
+def owners(state: Any, names: frozenset[str], prefix: str = "") -> Iterator[tuple[str, str]]:  # noqa: ANN401
+    """The tensors of a state that are copies of parameters: their names in `flatten`, and the parameters'."""
+    children = state if isinstance(state, Mapping) else state._asdict()
+    copies = isinstance(state, Mapping) and state.keys() == names
+    for name, child in children.items():
+        path = f"{prefix}.{name}" if prefix else name
+        if not isinstance(child, Tensor):
+            yield from owners(child, names, path)
+        elif copies:
+            yield path, name
+
+
+def reshard(model: nn.Module) -> None:
+    """Let FSDP drop full parameters that a forward pass left: they would hide what is written to the shards."""
+    kind = _known("torch.distributed.fsdp", "FSDPModule")
+    if kind is not None:
+        for module in model.modules():
+            if isinstance(module, kind):
+                module.reshard()  # type: ignore[operator]
+
+
+def _known(module: str, name: str) -> type | None:
+    """A class of torch, if the program has imported its module."""
+    return getattr(sys.modules.get(module), name, None)
+
+
+def _local(tensor: Any) -> Tensor:  # noqa: ANN401
+    part: Tensor = tensor.detach().to_local()
+    return part
+
+
+def _ranks(tensor: Any) -> int:  # noqa: ANN401
+    return int(tensor.device_mesh.size())
+
+
+def _spread(tensor: Any) -> str:  # noqa: ANN401
+    """How a tensor is spread over the ranks, and which part this is."""
+    if not is_sharded(tensor):
+        return "one tensor"
+    mesh = tensor.device_mesh
+    return f"{list(tensor.placements)} over {list(mesh.shape)} ranks, part {mesh.get_coordinate()}"

@@ -1,0 +1,509 @@
+"""The course of a training run: calls, steps, and what is committed when the losses of a step are on the host.
+
+A call hands over losses and gets the scalar to differentiate. Before the optimizer steps, θ⁽ᵗ⁾ is held. After it, the
+step is *taken*. It is *committed* when its losses are on the host: θ⁽ᵗ⁾ enters the archive and λ moves. On the CPU that
+is at once, on an accelerator in the next call.
+"""
+
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import partial
+from typing import Any, Literal, NamedTuple
+
+import torch
+from torch import Tensor
+
+from equipoise.errors import require
+from equipoise.host import Fetched, fetch, is_asynchronous
+from equipoise.train.archive import Archive
+from equipoise.train.coefficients import Coefficients, Known, Measured, knows_ahead
+from equipoise.train.distributed import Group, Seen, mean_losses, mean_rows
+from equipoise.train.gradients import jacobian_rows, row_dtype, steered, ungraphed
+from equipoise.train.history import Balance, History, scaled
+from equipoise.train.inputs import Counts, Losses, Wish, check_graph, stack_counts, stack_losses
+from equipoise.train.nonfinite import Floor, check_finite, check_start, is_finite
+from equipoise.train.parameters import Parameters, local
+from equipoise.train.step import Attached, Call, Chosen, Mean, Pending, detach, mean_of_calls, overflow
+from equipoise.units import Scale, Units
+from equipoise.weighting import Weighting
+from equipoise.weighting.floor import floor
+from equipoise.weighting.protocol import duals
+
+__all__ = ["Course", "Run"]
+
+UNSTEPPED = 8
+"""Backward passes in a row whose gradients are cleared without a step, before a warning; gradient scalers skip some."""
+
+
+class Course(NamedTuple):
+    """How a run goes about its steps; see `MultiObjective`."""
+
+    every: int | None
+    check: Literal["auto", "now", "deferred"]
+    skips: bool
+    group: Group
+
+
+class _Measured(NamedTuple):
+    """The losses of a call, where they are and on their way to the host."""
+
+    seen: Seen
+    values: Fetched
+    counts: Fetched | None
+
+    def present(self) -> Tensor | None:
+        return None if self.counts is None else self.counts.wait() > 0
+
+
+class _Taken(NamedTuple):
+    """A step that the optimizer took."""
+
+    pending: Pending
+    skipped: Fetched | None
+    """> 0 where the optimizer itself skipped it."""
+    held: bool
+    """Whether θ⁽ᵗ⁾ waits in the archive."""
+
+
+class Run:
+    """A run; its steps are those of the optimizer that is `attached`, or its calls.
+
+    Args:
+        params: What is recorded.
+        wish: w, on the host, in the dtype of the run, and the names of the objectives.
+        weighting: The weighting.
+        units: The units of the losses.
+        archive: What has been recorded.
+        course: How it goes about its steps.
+        device: Where the parameters are.
+    """
+
+    def __init__(
+        self,
+        params: Parameters,
+        wish: Wish,
+        weighting: Weighting[Any],
+        units: Units,
+        archive: Archive,
+        course: Course,
+        device: torch.device,
+    ) -> None:
+        self.params, self.wish, self.weighting, self.units, self.archive = params, wish, weighting, units, archive
+        self.course, self.closed = course, False
+        self.labels = wish.names or tuple(str(i) for i in range(len(wish.w)))
+        self.step, self.accumulates, self.steers = 0, False, False
+        self.compared: Literal["", "training", "given", "steered"] = ""
+        self.statistics: dict[str, Tensor] = {}
+        """BatchNorm statistics of the answer."""
+        self.history, self.balance = History(self.labels), Balance(self.labels, wish.w, units)
+        self.floor = Floor(self.labels, units.raw(floor(weighting, wish.w)))
+        self.attached: Attached | None = None
+        self._unseen: list[tuple[int, _Measured]] = []
+        self._taken: _Taken | None = None
+        self._unstepped = 0
+        self._pending = Pending()
+        self._within: Chosen | None = None
+        """What evaluations of a closure after the first are differentiated with."""
+        self._first_units: Scale | None = None
+        """Units of the step's calls while some are not known yet."""
+        self.follow(device)
+        with self.exactly():
+            self.losses = self.steered = torch.full_like(wish.w, torch.nan)
+            self.weights = self._new_weights()
+            self.coefficients = wish.w.clone()
+            self.set_scale(units.init(wish.w))
+        self.discard()
+
+    def follow(self, device: torch.device) -> None:
+        """The parameters are on this device."""
+        self.device, self.at_once = device, not is_asynchronous(device)
+        self.checks = self.course.skips or self.course.check == "now" or (self.course.check == "auto" and self.at_once)
+        self._casts = torch.amp.is_autocast_available(device.type)
+
+    def set_scale(self, scale: Scale) -> None:
+        """Measure losses in these units, on the host and on the device."""
+        self.scale, self._there = scale, None if self.units.plain else Scale(*(x.to(self.device) for x in scale))
+        self.open_units = not bool(scale.known.all())
+
+    def trained(self) -> list[Tensor]:
+        """The parameters that are differentiated."""
+        return [p for p in self.params.model.parameters() if p.requires_grad]
+
+    def exactly(self) -> AbstractContextManager[None]:
+        """Without graphs, and in the precision that things are in."""
+        mixed = self._casts and torch.is_autocast_enabled(self.device.type)
+        plain = not mixed and not torch.is_inference_mode_enabled()
+        return ungraphed() if plain else _plainly(self.device.type, mixed=mixed)
+
+    # Calls ------------------------------------------------------------------------------------
+
+    def call(self, losses: Losses, counts: Counts | None) -> Tensor:
+        """The scalar to differentiate."""
+        self.check_open()
+        f = stack_losses(losses, self.wish.names, len(self.wish.w), self.device)
+        check_graph(losses, f, counted=counts is not None)
+        if self.attached is not None and not self.attached.is_of(self):
+            self.attached.adopt(self)
+        self.settle()
+        with self.exactly():
+            found = self._measure(f, counts)
+            if self.course.skips and not is_finite(found.values.wait()):
+                return self._skip()
+            if self.checks:
+                self._inspect(self.step + 1, found)
+            else:
+                self._unseen.append((self.step + 1, found))
+            if self._within is not None:
+                return self._scalar(f, found.seen, self._follow_closure(found))
+            if self._pending.calls and not self._pending.waiting and self._cleared():
+                self._pending = Pending()
+                self._count_unstepped()
+            jacobian = None
+            if self.weighting.needs:
+                jacobian = mean_rows(jacobian_rows(f, self.trained()), found.seen, self.course.group)
+            scale = self._call_scale(found)
+            chosen = self.weights.choose(found.seen, scale, jacobian, self._pending, several=self.accumulates)
+            scalar = self._scalar(f, found.seen, chosen)
+            call = self._pending.add(*found, jacobian, chosen)
+            if self.attached is None:
+                self._pending.differentiated(call, lambda: False)
+                self._begin_step(None)
+                self._end_step(None)
+                return scalar
+        assert scalar.grad_fn is not None  # noqa: S101
+        scalar.grad_fn.register_prehook(partial(_differentiated, self, self._pending, call))
+        return scalar
+
+    def record(self, losses: Losses, counts: Counts | None) -> None:
+        """Enter the parameters as they are with these losses."""
+        self.check_open()
+        rule = "record must be called before anything else is recorded: give every=None, or call it before mol"
+        found = f"{self.archive.recorded} iterates compared by {self.compared} losses"
+        require(self.compared in {"", "given"}, rule, found)
+        with self._given(losses, counts) as (values, mask):
+            self.compared = "given"
+            self._hold()
+            self._enter(Mean(values, mask))
+
+    def steer(self, losses: Losses, counts: Counts | None) -> None:
+        """Let λ follow these losses instead of those of the steps."""
+        self.check_open()
+        rule = "weighting must know its coefficients before the losses to be steered, such as the default or OMD()"
+        require(self.weights.known, rule, self.weighting)
+        assert isinstance(self.weights, Known)  # noqa: S101
+        rule = "steer must be called before the first step: iterates compared by two kinds of losses cannot be compared"
+        found = f"{self.archive.recorded} iterates compared by training losses"
+        require(self.compared != "training", rule, found)
+        with self._given(losses, counts, skips=self.course.skips) as (values, mask):
+            if not is_finite(values):
+                return
+            self.steers = True
+            self.weights.update(self._in_units(Mean(values, mask)))
+            self.steered = values if mask is None else torch.where(mask, values, self.steered)
+
+    @contextmanager
+    def _given(
+        self, losses: Losses, counts: Counts | None, *, skips: bool = False
+    ) -> Iterator[tuple[Tensor, Tensor | None]]:
+        """Losses that are not those of a step, on the host, with who is present; they give units that are missing."""
+        f = stack_losses(losses, self.wish.names, len(self.wish.w), self.device)
+        self.settle()
+        with self.exactly():
+            found = self._measure(f, counts)
+            values, mask = found.values.wait(), found.present()
+            if not (skips and not is_finite(values)):
+                self._inspect(self.step + 1, found)
+                if self.open_units:
+                    check_start(self.units, values, self.scale, mask, self.labels, self.step + 1)
+                    self.set_scale(self.units.update(values, self.scale, mask))
+                    self._moved_units = True
+            yield values, mask
+
+    def _measure(self, f: Tensor, counts: Counts | None) -> _Measured:
+        # Losses that are looked at again when the step is committed may be overwritten before.
+        values = f.detach().to(self.wish.w.dtype, copy=not self.weights.known)
+        seen = mean_losses(values, stack_counts(counts, self.wish.names, values), self.course.group)
+        return _Measured(seen, fetch(seen.values), None if seen.counts is None else fetch(seen.counts))
+
+    def _inspect(self, step: int, found: _Measured) -> None:
+        """Raise or warn of losses that are not finite or too low; waits for them."""
+        values = found.values.wait()
+        check_finite(values, self.labels, step)
+        self.floor.look(values, found.present(), step)
+
+    def _call_scale(self, found: _Measured) -> Scale | None:
+        """The units of a call's losses, where these are.
+
+        An objective without a unit yet is measured in its first loss of this step; the mean over the calls of the step
+        becomes its unit.
+        """
+        if not self.open_units:
+            return self._there
+        values, mask = found.values.wait(), found.present()
+        check_start(self.units, values, self.scale, mask, self.labels, self.step + 1)
+        before = self._first_units if self._first_units is not None and self._pending.calls else self.scale
+        self._first_units = self.units.update(values, before, mask)
+        return Scale(*(x.to(self.device) for x in self._first_units))
+
+    def _follow_closure(self, found: _Measured) -> Chosen:
+        """What another evaluation of a closure is differentiated with: what the first was."""
+        assert self._within is not None  # noqa: S101
+        if self._within.scale is not None and self.open_units:
+            scale = self.units.update(found.seen.values, self._within.scale, found.seen.mask)
+            self._within = self._within._replace(scale=scale)
+        return self._within
+
+    def _scalar(self, f: Tensor, seen: Seen, chosen: Chosen) -> Tensor:
+        """Σ c_i f̃_i with this rank's share of each loss, or Σ c_i Y_i where the weighting has its own rows Y."""
+        c, scale, rows = chosen.coefficients, chosen.scale, chosen.rows
+        c = c if seen.mask is None else torch.where(seen.mask, c, 0.0)
+        with torch.enable_grad():
+            if rows is not None:
+                values = seen.values if scale is None else self.units.normalise(seen.values, scale)
+                return steered((c * values).sum(), c.to(rows) @ rows, self.trained())
+            if seen.mask is not None:
+                f = torch.where(seen.mask if seen.share is None else seen.share > 0, f, 0.0)
+            if scale is not None:
+                f = self.units.normalise(f, scale)
+            return ((c if seen.share is None else c * seen.share) * f).sum()
+
+    def _skip(self) -> Tensor:
+        self.skipped += 1
+        params = self.trained()
+        zero = torch.zeros((), dtype=self.wish.w.dtype, device=self.device)
+        with torch.enable_grad():
+            return steered(zero, zero.expand(sum(p.numel() for p in params)), params)
+
+    # Steps ------------------------------------------------------------------------------------
+
+    def discard(self) -> None:
+        """Forget the calls since the last step."""
+        self._pending, self.skipped = Pending(), 0
+        self._within, self._first_units, self._moved_units = None, None, False
+
+    def pass_if_idle(self) -> None:
+        """Let the step that comes pass if it has neither calls nor gradients: it moves nothing."""
+        if not self._pending.calls and self._cleared():
+            self.skipped += 1
+
+    def _before_step(self, optimizer: torch.optim.Optimizer) -> None:
+        """Every call whose gradients the step uses is known, and nothing has moved."""
+        pending = self._pending
+        if not pending.calls and self.skipped > 0:
+            optimizer.zero_grad(set_to_none=True)
+            return
+        if not pending.calls and all(float(group["lr"]) == 0 for group in optimizer.param_groups):
+            return  # torch.distributed.checkpoint takes such a step to make an optimizer's state
+        rule = "optimizer.step() must follow a call of mol and its backward pass, or mol.close()"
+        require(bool(pending.calls), rule, "none since the last step")
+        require(not self._cleared(), rule, "that its gradients were cleared before the step")
+        with self.exactly():
+            self._begin_step(overflow(optimizer))
+
+    def _within_step(self, optimizer: torch.optim.Optimizer, closure: Callable[[], Any]) -> Callable[[], Any]:
+        """A closure whose first evaluation is the end of the step's calls; the others use its coefficients."""
+        self._within = None  # of a step that was broken off
+
+        def evaluate() -> Any:  # noqa: ANN401
+            result = closure()
+            if self._within is None:
+                self._before_step(optimizer)
+                self._within = self._pending.calls[-1].chosen if self._pending.calls else None
+            return result
+
+        return evaluate
+
+    def _after_step(self, optimizer: torch.optim.Optimizer) -> None:
+        if self._pending.calls:
+            with self.exactly():
+                self._end_step(overflow(optimizer))
+        self.discard()
+
+    def _begin_step(self, skipped: Tensor | None) -> None:
+        """Hold θ⁽ᵗ⁾; where the losses are on the host already, it is entered before it moves."""
+        due = self.course.every is not None and (self.step + 1) % self.course.every == 0
+        if self._pending.begun or not due or self.compared == "given":
+            return
+        self._hold()
+        self._pending.begun = True
+        self.compared = "steered" if self.steers else "training"
+        if self.at_once and (skipped is None or not bool(skipped > 0)):
+            self._enter(self._compared_losses(_host_mean(self._pending)))
+
+    def _end_step(self, skipped: Tensor | None) -> None:
+        """The optimizer has stepped."""
+        pending, self._pending = self._pending, Pending()
+        held = pending.begun and not self.at_once
+        self._taken = _Taken(pending, None if skipped is None else fetch(skipped), held)
+        self.accumulates = self.accumulates or len(pending.calls) > 1
+        self.step += 1
+        self._unstepped = 0
+        if self.at_once:
+            self.settle()
+
+    def settle(self) -> None:
+        """Commit the step that was taken last; raises what was found wrong with its losses or its record."""
+        self.archive.poll()
+        if self._taken is None and not self._unseen:
+            return
+        (taken, self._taken), (unseen, self._unseen) = (self._taken, None), (self._unseen, [])
+        try:
+            for step, found in unseen:
+                self._inspect(step, found)
+        except BaseException:
+            if taken is not None:
+                self._undo(taken)
+            raise
+        if taken is None:
+            return
+        if taken.skipped is not None and bool(taken.skipped.wait() > 0):
+            self._undo(taken)
+            return
+        with self.exactly():
+            self._commit(taken)
+
+    def _undo(self, taken: _Taken) -> None:
+        """The step does not count."""
+        self.step -= 1
+        if taken.held:
+            self.archive.drop()
+
+    def _commit(self, taken: _Taken) -> None:
+        pending, mean = taken.pending, _host_mean(taken.pending)
+        if taken.held:
+            self._enter(self._compared_losses(mean))
+        seen = self._in_units(mean)
+        if self.open_units:
+            self.set_scale(self.units.update(mean.values, self.scale, mean.mask))
+        if not self.steers:
+            self.weights.commit(seen, pending, self._there, fresh=not self._moved_units)
+        c, weights = self.weights.used(pending.calls[-1].chosen)
+        values, mask = mean
+        self.coefficients = c if mask is None else torch.where(mask, c, self.coefficients)
+        self.losses = values if mask is None else torch.where(mask, values, self.losses)
+        self.history.add(self.step, self.losses, self.coefficients, weights)
+        if weights is not None and self.step >= self.balance.due:
+            self.balance.look(weights, self.above(self.measured()), self.step)
+
+    def _hold(self) -> None:
+        params, self.statistics = self.params(), {}
+        self.archive.hold(local(params) if self.params.sharded else params)
+
+    def _enter(self, mean: Mean) -> None:
+        self.archive.commit(*self._in_units(mean))
+
+    def _compared_losses(self, mean: Mean) -> Mean:
+        """What an iterate is compared by."""
+        return Mean(torch.nan_to_num(self.steered), ~self.steered.isnan()) if self.steers else mean
+
+    def _in_units(self, mean: Mean) -> Mean:
+        if self.units.plain:
+            return mean
+        return Mean(self.units.enter(mean.values, self.scale, mean.mask)[0], mean.mask)
+
+    def _cleared(self) -> bool:
+        assert self.attached is not None  # noqa: S101
+        groups = self.attached.optimizer.param_groups
+        return all(p.grad is None for group in groups for p in group["params"])
+
+    def _count_unstepped(self) -> None:
+        self._unstepped += 1
+        if self._unstepped == UNSTEPPED:
+            warnings.warn(
+                f"{UNSTEPPED} backward passes of mol in a row were not followed by a step of its optimizer, so nothing "
+                "is recorded and λ stays: is another optimizer stepped? Make a new MultiObjective with that one",
+                stacklevel=4,
+            )
+
+    # Looking, loading, moving, closing --------------------------------------------------------
+
+    def answer(self) -> dict[str, Tensor]:
+        """The answer, of sharded parameters this rank's parts; warns if there were calls and nothing was recorded."""
+        self.settle()
+        self.archive.settle()
+        if self.archive.recorded == 0 and (self.step > 0 or self._pending.calls):
+            why = f"of {self.step} steps none was due for every={self.course.every}, and record() was not called"
+            if self.step == 0:
+                why = "no optimizer.step() followed a call of mol and its backward pass"
+            warnings.warn(f"nothing was recorded: {why}. The solution is where the run began", stacklevel=4)
+        return self.archive.output(self.wish.w)
+
+    def measured(self) -> Tensor:
+        """The losses that λ follows, NaN before the first, (m,)."""
+        return self.steered if self.steers else self.losses
+
+    def above(self, losses: Tensor) -> Tensor:
+        """Losses less the ideal point, in their units, as the weighting sees them, (*B, m)."""
+        losses = losses if self.units.plain else self.units.normalise(losses, self.scale)
+        return scaled(self.weighting, self.weights.state, losses)
+
+    def duals(self) -> Tensor | None:
+        """λ, where the weighting has it, (m,)."""
+        found = duals(self.weighting, self.weights.state)
+        return None if found is None else found.cpu()
+
+    def load(self, state: Any, coefficients: Tensor, losses: Tensor, scale: Scale, steered: Tensor) -> None:  # noqa: ANN401
+        """Go on from there."""
+        self._taken, self._unseen = None, []
+        self.weights.load(state, coefficients)
+        self.coefficients, self.losses, self.steered = coefficients, losses, steered
+        self.set_scale(scale)
+        self.discard()
+
+    def to(self, device: torch.device) -> None:
+        """The model is on another device now."""
+        self.settle()
+        self.follow(device)
+        with self.exactly():
+            self.weights.to(device)
+            self.set_scale(self.scale)
+            self.statistics = {name: x.to(device) for name, x in self.statistics.items()}
+            self.params()  # torch may have replaced them
+            self.archive.to(device)
+        self.discard()
+
+    def close(self) -> None:
+        """Take no more calls, and let go of the optimizer and of the store."""
+        self.closed = True
+        attached, self.attached = self.attached, None
+        if attached is not None:
+            detach(attached)
+        self.discard()
+        try:
+            self.settle()
+        finally:
+            self.archive.close()
+
+    def check_open(self) -> None:
+        """Raise ValueError if the run has ended."""
+        rule = "mol must be open: close() ends its run, and so does a newer MultiObjective on its optimizer"
+        require(not self.closed, rule, lambda: f"one that was closed after step {self.step}")
+
+    def _new_weights(self) -> Coefficients:
+        if knows_ahead(self.weighting, self.wish.w):
+            return Known(self.weighting, self.wish.w, self.device)
+        jacobian = None
+        if self.weighting.needs:
+            params = self.trained()
+            one = torch.empty(1, dtype=row_dtype(params), device=self.device)
+            jacobian = one.expand(len(self.wish.w), sum(p.numel() for p in params))
+        return Measured(self.weighting, self.wish.w, self.device, self.units, jacobian)
+
+
+def _host_mean(pending: Pending) -> Mean:
+    calls = pending.calls
+    return mean_of_calls([(c.values.wait(), None if c.counts is None else c.counts.wait()) for c in calls])
+
+
+def _differentiated(run: Run, pending: Pending, call: Call, gradients: tuple[Tensor, ...]) -> None:  # noqa: ARG001
+    if pending is run._pending and pending.differentiated(call, run._cleared):  # else it was discarded
+        run._count_unstepped()
+
+
+@contextmanager
+def _plainly(kind: str, *, mixed: bool) -> Iterator[None]:
+    # Inference tensors cannot be modified outside inference mode.
+    uncast = torch.autocast(kind, enabled=False) if mixed else nullcontext()
+    with torch.inference_mode(mode=False), torch.no_grad(), uncast:
+        yield

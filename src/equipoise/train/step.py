@@ -1,0 +1,221 @@
+"""What a step consists of: the calls whose gradients it uses, and the hooks on the optimizer that takes it."""
+
+import warnings
+import weakref
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, Protocol
+
+import torch
+from torch import Tensor
+
+from equipoise.errors import require
+from equipoise.host import Fetched
+from equipoise.train.distributed import Seen
+from equipoise.units import Scale
+
+__all__ = ["Attached", "Call", "Chosen", "Mean", "Pending", "attach", "detach", "mean_of_calls", "overflow", "release"]
+
+
+class Chosen(NamedTuple):
+    """What a call is differentiated with."""
+
+    coefficients: Tensor
+    """c, where the losses are, (m,)."""
+    scale: Scale | None
+    """The units of the losses, where they are; None: as they are."""
+    rows: Tensor | None = None
+    """What c multiplies instead of this step's gradients, (m, d)."""
+    after: Any = None
+    """The state of a weighting that has seen these losses already."""
+    told: Fetched | None = None
+    """c on the host, (m,), or on its way there; with λ after the step where it is computed on the device, (2, m)."""
+
+
+class Call(NamedTuple):
+    """One micro-batch, over all ranks."""
+
+    seen: Seen
+    """The losses, where they are."""
+    values: Fetched
+    """The same on the host, 0 where absent, (m,)."""
+    counts: Fetched | None
+    """Samples of each, (m,); None: as many as in any other call."""
+    jacobian: Tensor | None
+    """Gradients of the losses, (m, d), for weightings that need them."""
+    chosen: Chosen
+    wave: int
+    """Calls made before any of them was differentiated share a number."""
+
+
+class Mean(NamedTuple):
+    """The count-weighted mean of the losses of several calls."""
+
+    values: Tensor
+    """f, (m,)."""
+    mask: Tensor | None
+    """Which objectives are present, (m,); None for all."""
+
+
+def mean_of_calls(calls: Sequence[tuple[Tensor, Tensor | None]]) -> Mean:
+    """The mean of losses (m,) with their counts (m,); of one call its own losses, bit for bit."""
+    if len(calls) == 1:
+        values, counts = calls[0]
+        return Mean(values, None if counts is None else counts > 0)
+    numbers = [torch.ones_like(values) if counts is None else counts for values, counts in calls]
+    samples = torch.stack(numbers).sum(0)
+    total = torch.stack([n * values for n, (values, _) in zip(numbers, calls, strict=True)]).sum(0)
+    present = samples > 0
+    return Mean(total / torch.where(present, samples, 1.0), present)
+
+
+@dataclass
+class Pending:
+    """Calls count once they were differentiated, as long as the gradients they left are there.
+
+    So a step that a gradient scaler skips, or a loss that is thrown away, leaves nothing behind: when the next backward
+    pass finds no gradients, they were cleared, and the calls before it no longer count.
+    """
+
+    waiting: list[Call] = field(default_factory=list)
+    """Not differentiated yet."""
+    calls: list[Call] = field(default_factory=list)
+    """That count."""
+    rows: Tensor | None = None
+    """Σ n∘J over them if they are several, (m, d)."""
+    begun: bool = False
+    """Whether their step has begun; a subclass that calls the step of its parent has the hooks run twice."""
+    _wave: int = 0
+
+    def add(self, seen: Seen, values: Fetched, counts: Fetched | None, rows: Tensor | None, chosen: Chosen) -> Call:
+        """A new call."""
+        if not self.waiting:
+            self._wave += 1
+        call = Call(seen, values, counts, rows, chosen, self._wave)
+        self.waiting.append(call)
+        return call
+
+    def differentiated(self, call: Call, cleared: Callable[[], bool]) -> bool:
+        """The call's backward pass begins; `cleared` tells whether no gradients are there.
+
+        Returns:
+            Whether earlier calls no longer count, as their gradients were cleared.
+        """
+        remaining = [other for other in self.waiting if other is not call]
+        if len(remaining) == len(self.waiting):
+            return False  # a second backward pass of one call
+        self.waiting, lost = remaining, False
+        if self.calls and self.calls[-1].wave != call.wave and cleared():
+            self.calls, self.rows, lost = [], None, True
+        self.calls.append(call)
+        self.begun = False
+        if call.jacobian is not None and len(self.calls) > 1:
+            self._add_rows(call)
+        return lost
+
+    def jacobian(self) -> Tensor | None:
+        """The mean of the gradients of the calls that count, (m, d)."""
+        if len(self.calls) == 1 or self.rows is None:
+            return self.calls[0].jacobian
+        samples = torch.stack([_samples(call) for call in self.calls]).sum(0)
+        return self.rows / torch.where(samples > 0, samples, 1.0).to(self.rows).unsqueeze(-1)
+
+    def _add_rows(self, call: Call) -> None:
+        first, new = self.calls[0].jacobian, call.jacobian
+        assert first is not None  # noqa: S101
+        assert new is not None  # noqa: S101
+        rule = "parameters that require grad must stay the same between the calls of a step"
+        require(first.shape == new.shape, rule, lambda: f"gradients of {first.shape[1]} and {new.shape[1]} numbers")
+        with torch.no_grad():
+            total = _samples(self.calls[0]).to(first).unsqueeze(-1) * first if self.rows is None else self.rows
+            self.rows = total + _samples(call).to(new).unsqueeze(-1) * new
+
+
+def _samples(call: Call) -> Tensor:
+    return torch.ones_like(call.seen.values) if call.seen.counts is None else call.seen.counts
+
+
+# The optimizer ------------------------------------------------------------------------------
+
+_Arguments = tuple[tuple[Any, ...], dict[str, Any]]
+
+
+class _Follower(Protocol):
+    """A run, which is told of the steps of its optimizer."""
+
+    def _before_step(self, optimizer: torch.optim.Optimizer) -> None: ...
+
+    def _within_step(self, optimizer: torch.optim.Optimizer, closure: Callable[[], Any]) -> Callable[[], Any]: ...
+
+    def _after_step(self, optimizer: torch.optim.Optimizer) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class Attached:
+    """An optimizer with the hooks that tell a run of its steps, by weak reference: an optimizer may outlive the run."""
+
+    def __init__(self, optimizer: torch.optim.Optimizer, run: _Follower) -> None:
+        self.optimizer = optimizer
+        self._run = weakref.ref(run)
+        self.handles = (optimizer.register_step_pre_hook(self._before), optimizer.register_step_post_hook(self._after))
+
+    def is_of(self, run: _Follower) -> bool:
+        """Whether these hooks tell this run; not so after both were copied."""
+        return self._run() is run
+
+    def adopt(self, run: _Follower) -> None:
+        """Tell this run from now on."""
+        self._run = _ATTACHED[self.optimizer] = weakref.ref(run)
+
+    def _before(
+        self, optimizer: torch.optim.Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> _Arguments | None:
+        run = self._run()
+        if run is None or optimizer is not self.optimizer:  # a copy of the optimizer has the same hooks
+            return None
+        named = "closure" in kwargs
+        closure = kwargs["closure"] if named else next(iter(args[1:]), None)  # the first is the optimizer
+        if closure is None:
+            run._before_step(optimizer)
+            return None
+        within = run._within_step(optimizer, closure)
+        return (args, {**kwargs, "closure": within}) if named else ((args[0], within), kwargs)
+
+    def _after(self, optimizer: torch.optim.Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:  # noqa: ARG002
+        run = self._run()
+        if run is not None and optimizer is self.optimizer:
+            run._after_step(optimizer)
+
+
+_ATTACHED: weakref.WeakKeyDictionary[torch.optim.Optimizer, weakref.ref[_Follower]] = weakref.WeakKeyDictionary()
+"""Which run follows an optimizer; neither is kept alive."""
+
+
+def release(optimizer: torch.optim.Optimizer) -> None:
+    """Close any earlier MultiObjective on this optimizer, such as that of a re-run notebook cell."""
+    holder = _ATTACHED.get(optimizer)
+    earlier = None if holder is None else holder()
+    if earlier is not None:
+        text = "an earlier MultiObjective had this optimizer, and was closed: its solution stays, it records no more"
+        warnings.warn(text, stacklevel=3)
+        earlier.close()
+
+
+def attach(run: _Follower, optimizer: torch.optim.Optimizer) -> Attached:
+    """Tell a run of the optimizer's steps."""
+    _ATTACHED[optimizer] = weakref.ref(run)
+    return Attached(optimizer, run)
+
+
+def detach(attached: Attached) -> None:
+    """Undo `attach`."""
+    for handle in attached.handles:
+        handle.remove()
+    _ATTACHED.pop(attached.optimizer, None)
+
+
+def overflow(optimizer: torch.optim.Optimizer) -> Tensor | None:
+    """What a gradient scaler tells an optimizer that skips steps by itself, as fused ones do: > 0 for a skip."""
+    found: Tensor | None = getattr(optimizer, "found_inf", None)
+    return found
