@@ -9,7 +9,7 @@ from torch import Tensor
 
 from equipoise.batch import Number, constant, known, wide_dtype
 from equipoise.conversion.iterate_weight import weigh
-from equipoise.conversion.protocol import Plan
+from equipoise.conversion.plan import Plan
 
 __all__ = ["Blocks", "BlocksState"]
 

@@ -9,8 +9,8 @@ from torch import Tensor
 from equipoise.batch import Number, check_non_negative, check_state, fit, fit_mask
 from equipoise.conversion import store
 from equipoise.conversion.blocks import Blocks, BlocksState
-from equipoise.conversion.planned import PlannedConversion
-from equipoise.conversion.protocol import Plan, observe
+from equipoise.conversion.plan import Plan, observe
+from equipoise.conversion.protocol import Conversion
 from equipoise.errors import require
 
 
@@ -34,7 +34,7 @@ class SuffixState(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Suffix(PlannedConversion[SuffixState]):
+class Suffix(Conversion[SuffixState]):
     r"""The average of a suffix of the run: the one whose worst weighted loss has the least upper confidence bound.
 
     Iterate t has the weight ω = tᵖ. The run is kept as K consecutive blocks. For suffix k (the newest block, the newest
