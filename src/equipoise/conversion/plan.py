@@ -53,7 +53,8 @@ class Plan(NamedTuple):
 
     def numbers(self) -> "Numbers":
         """The plan of a single run as Python numbers; reads it on the host."""
-        return Numbers(*(number.item() for number in self))  # type: ignore[arg-type]
+        into, other, mix, write, gain = map(Tensor.item, self)
+        return Numbers(int(into), int(other), mix, int(write), gain)
 
 
 class Numbers(NamedTuple):

@@ -34,7 +34,10 @@ class Slots(Protocol):
 
 def execute(plan: Plan | Numbers, params: Params, slots: Slots) -> None:
     """slot[into] ← lerp(slot[into], slot[other], mix), then slot[write] ← lerp(slot[write], θ, gain)."""
-    mixes, gains = (not _is_nothing(part) for part in (plan.mix, plan.gain))
+    if isinstance(plan, Numbers):
+        mixes, gains = plan.mix > 0, plan.gain > 0
+    else:
+        mixes, gains = _may_be_positive(plan.mix), _may_be_positive(plan.gain)
     if not (mixes or gains):
         return
     with slots.together():
@@ -44,8 +47,8 @@ def execute(plan: Plan | Numbers, params: Params, slots: Slots) -> None:
             slots.blend(plan.write, params, plan.gain)
 
 
-def _is_nothing(part: Tensor | float) -> bool:
-    return known((part > 0).any()) is False if isinstance(part, Tensor) else part == 0
+def _may_be_positive(part: Tensor) -> bool:
+    return known((part > 0).any()) is not False
 
 
 class Stacked:

@@ -78,13 +78,19 @@ class Archive:
         self._thread: ThreadPoolExecutor | None = None
         self._follow(device)
 
-    def hold(self, params: Params) -> None:
-        """Keep θ as it is now until `commit` or `drop`; on the CPU that must come before θ changes."""
+    @property
+    def busy(self) -> bool:
+        """Whether `poll` may have something to say."""
+        return self._job is not None or not isinstance(self.slots, InMemory)
+
+    def hold(self, params: Params, *, aside: bool = False) -> None:
+        """Keep θ as it is now until `commit` or `drop`; on the CPU that must come before θ changes, unless `aside`."""
         if list(map(Tensor.size, params.values())) != self._sizes or params.keys() != self._like.keys():
             check_record(params, self._like, 0, slots=False)
-        self.slots.check()
-        self.settle()
-        self._held = self.slots.aside(params) if self._aside else Held(dict(params), None)
+        if self.busy:
+            self.slots.check()
+            self.settle()
+        self._held = self.slots.aside(params) if aside or self._aside else Held(dict(params), None)
 
     def drop(self) -> None:
         """Forget what is held."""
@@ -102,10 +108,10 @@ class Archive:
         before = self._numbers
         plan, self._numbers = self.conversion.plan(losses, before, mask)
         self.recorded += 1
-        job = partial(_carry_out, plan.numbers(), held, self.slots, self._device)
         if self._thread is None:
-            self._finish(job, before)
+            self._finish(partial(execute, plan.numbers(), held.params, self.slots), before)
         else:
+            job = partial(_carry_out, plan.numbers(), held, self.slots, self._device)
             self._job = _Job(self._thread.submit(job), before)
 
     def settle(self) -> None:
@@ -189,7 +195,9 @@ class Archive:
         return with_slots(self._numbers, {str(j): copy for j, copy in enumerate(copies)})
 
 
+@torch.no_grad()
 def _carry_out(plan: Numbers, held: Held, slots: Slots, device: torch.device) -> None:
+    """The work of the thread."""
     if device.type == "cuda":  # a new thread is on the first device, and would take memory there
         torch.cuda.set_device(device)
     execute(plan, held.wait(), slots)

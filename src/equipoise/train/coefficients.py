@@ -84,7 +84,7 @@ class Known:
             pending: The earlier calls of the step.
             several: Whether steps of this run have several calls.
         """
-        return Chosen(self._there, scale, told=Fetched(self._here, None))
+        return Chosen(self._there, scale, told=Fetched(self.coefficients, None))
 
     def commit(self, mean: Mean, pending: Pending, scale: Scale | None, *, fresh: bool) -> None:  # noqa: ARG002
         """The step was taken: λ⁽ᵗ⁺¹⁾.
@@ -115,13 +115,13 @@ class Known:
         c = self.weighting.foreseen(state, self._w)
         assert c is not None  # noqa: S101
         self.state = state
-        self._here = c.to(self._w.dtype) * self._factor
+        self.coefficients = c.to(self._w.dtype) * self._factor
         self.to(self._device)
 
     def to(self, device: torch.device) -> None:
         """A new tensor: a backward pass that comes late still needs the old one."""
         self._device = device
-        pinned = self._here.pin_memory() if device.type == "cuda" else self._here
+        pinned = self.coefficients.pin_memory() if device.type == "cuda" else self.coefficients
         self._there = pinned.to(device, non_blocking=True)
 
 
@@ -154,6 +154,7 @@ class Measured:
         extra = {} if jacobian is None or "jacobian" not in weighting.needs else {"jacobian": jacobian}
         self.state = weighting.init(self._w, **extra)
         self.coefficients = self._w.clone()
+        """What the next step is differentiated with, if it has several calls, (m,)."""
 
     def choose(
         self, seen: Seen, scale: Scale | None, jacobian: Tensor | None, pending: Pending, *, several: bool

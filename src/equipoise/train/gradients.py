@@ -1,4 +1,4 @@
-"""The rows of the Jacobian by autograd, a scalar whose gradient is given, and work without gradients."""
+"""The rows of the Jacobian by autograd, and a scalar whose gradient is given."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-__all__ = ["jacobian_rows", "row_dtype", "steered", "ungraphed"]
+__all__ = ["jacobian_rows", "row_dtype", "steered"]
 
 
 def jacobian_rows(losses: Tensor, params: Sequence[Tensor]) -> Tensor:
@@ -54,16 +54,3 @@ class _Steered(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, ...]:  # noqa: ANN401
         return None, None, *((upstream * piece).to(piece.dtype) for piece in ctx.pieces)
-
-
-class ungraphed:  # noqa: N801
-    """What `torch.no_grad()` is, in a fraction of its time: a step on an accelerator has little."""
-
-    __slots__ = ("_before",)
-
-    def __enter__(self) -> None:
-        self._before = torch.is_grad_enabled()
-        torch._C._set_grad_enabled(False)  # noqa: FBT003
-
-    def __exit__(self, *_: object) -> None:
-        torch._C._set_grad_enabled(self._before)

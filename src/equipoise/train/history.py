@@ -63,11 +63,14 @@ class History:
         """All of it, (n, 1 + 3m): steps, losses, coefficients, λ."""
         return torch.tensor(self._rows, dtype=torch.float64).reshape(-1, 1 + 3 * len(self.names))
 
-    def load(self, table: Tensor) -> None:
-        """Take over what `table` gave."""
-        self._rows = table.tolist()
-        gaps = np.diff([0.0, *(row[0] for row in self._rows)])
-        self.stride = int(gaps.min()) if len(self._rows) > LIMIT // 2 else 1
+    def rows(self) -> list[list[float]]:
+        """The same as numbers: a checkpoint may have more rows than the run that loads it, unlike its tensors."""
+        return [[*row] for row in self._rows]
+
+    def load(self, rows: Sequence[Sequence[float]]) -> None:
+        """Take over what `rows` gave."""
+        self._rows = [[*row] for row in rows]
+        self.stride = int(np.diff([0.0, *(row[0] for row in rows)]).min()) if rows else 1
 
     @property
     def steps(self) -> Tensor:

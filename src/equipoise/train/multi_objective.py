@@ -35,6 +35,8 @@ class _Saved(NamedTuple):
 
     weighting: Any
     conversion: Any
+    following: Tensor
+    """Coefficients of the next step, if it has several calls, (m,)."""
     coefficients: Tensor
     losses: Tensor
     scale: Scale
@@ -380,7 +382,7 @@ class MultiObjective:
             numbers = self._whole({})
             held = flatten(numbers)
             saved = unflatten({name: found[name].to(x, copy=True) for name, x in held.items()}, numbers)
-            run.load(saved.weighting, saved.coefficients, saved.losses, saved.scale, saved.steered)
+            run.load(saved.weighting, saved.following, saved.coefficients, saved.losses, saved.scale, saved.steered)
         run.step, run.archive.recorded, run.steers = int(state["step"]), int(state["recorded"]), bool(state["steers"])
         run.compared, run.accumulates = state["compared"], bool(state["accumulates"])
         run.statistics = {name: x.to(run.device, copy=True) for name, x in state["statistics"].items()}
@@ -393,8 +395,9 @@ class MultiObjective:
         return self
 
     def _whole(self, conversion: Any) -> _Saved:  # noqa: ANN401
-        run = self._run
-        return _Saved(run.weights.state, conversion, run.coefficients, run.losses, run.scale, run.steered)
+        run, weights = self._run, self._run.weights
+        numbers = (run.coefficients, run.losses, run.scale, run.steered)
+        return _Saved(weights.state, conversion, weights.coefficients, *numbers)
 
     def _saved(self, conversion: Any) -> dict[str, Any]:  # noqa: ANN401
         run, whole = self._run, self._whole(conversion)
@@ -420,7 +423,7 @@ class MultiObjective:
             "steers": run.steers,
             "tensors": tensors,
             "statistics": dict(run.statistics),
-            "history": run.history.table(),
+            "history": run.history.rows(),
         }
 
     def _owners(self, whole: _Saved) -> Iterator[tuple[str, Tensor]]:

@@ -10,7 +10,7 @@ from equipoise.errors import IdealPointWarning, NonFiniteLossError
 from equipoise.units import Scale, Units
 from equipoise.weighting.floor import below, lowered
 
-__all__ = ["Floor", "check_finite", "check_start", "is_finite", "spoken"]
+__all__ = ["Floor", "check_start", "is_finite", "refuse", "spoken"]
 
 
 def is_finite(values: Tensor) -> bool:
@@ -19,12 +19,11 @@ def is_finite(values: Tensor) -> bool:
     return math.isfinite(float(values.sum())) or bool(torch.isfinite(values).all())
 
 
-def check_finite(values: Tensor, names: tuple[str, ...], step: int) -> None:
-    """Raise NonFiniteLossError unless the losses (m,) of a step are finite."""
-    if not is_finite(values):
-        pairs = zip(names, values.tolist(), strict=True)
-        found = [f"{value} for {spoken(name)}" for name, value in pairs if not math.isfinite(value)]
-        raise NonFiniteLossError(f"losses must be finite; found {', '.join(found)} in step {step}")
+def refuse(values: Tensor, names: tuple[str, ...], step: int) -> None:
+    """Raise the NonFiniteLossError for the losses (m,) of a step."""
+    pairs = zip(names, values.tolist(), strict=True)
+    found = [f"{value} for {spoken(name)}" for name, value in pairs if not math.isfinite(value)]
+    raise NonFiniteLossError(f"losses must be finite; found {', '.join(found)} in step {step}")
 
 
 def check_start(

@@ -19,12 +19,12 @@ from equipoise.host import Fetched, fetch, is_asynchronous
 from equipoise.train.archive import Archive
 from equipoise.train.coefficients import Coefficients, Known, Measured, knows_ahead
 from equipoise.train.distributed import Group, Seen, mean_losses, mean_rows
-from equipoise.train.gradients import jacobian_rows, row_dtype, steered, ungraphed
+from equipoise.train.gradients import jacobian_rows, row_dtype, steered
 from equipoise.train.history import Balance, History, scaled
 from equipoise.train.inputs import Counts, Losses, Wish, check_graph, stack_counts, stack_losses
-from equipoise.train.nonfinite import Floor, check_finite, check_start, is_finite
+from equipoise.train.nonfinite import Floor, check_start, is_finite, refuse
 from equipoise.train.parameters import Parameters, local
-from equipoise.train.step import Attached, Call, Chosen, Mean, Pending, detach, mean_of_calls, overflow
+from equipoise.train.step import Attached, Call, Chosen, Mean, Pending, detach
 from equipoise.units import Scale, Units
 from equipoise.weighting import Weighting
 from equipoise.weighting.floor import floor
@@ -92,7 +92,7 @@ class Run:
         self.params, self.wish, self.weighting, self.units, self.archive = params, wish, weighting, units, archive
         self.course, self.closed = course, False
         self.labels = wish.names or tuple(str(i) for i in range(len(wish.w)))
-        self.step, self.accumulates, self.steers = 0, False, False
+        self.step, self.accumulates, self.steers, self.plain = 0, False, False, units.plain
         self.compared: Literal["", "training", "given", "steered"] = ""
         self.statistics: dict[str, Tensor] = {}
         """BatchNorm statistics of the answer."""
@@ -117,13 +117,14 @@ class Run:
 
     def follow(self, device: torch.device) -> None:
         """The parameters are on this device."""
-        self.device, self.at_once = device, not is_asynchronous(device)
-        self.checks = self.course.skips or self.course.check == "now" or (self.course.check == "auto" and self.at_once)
+        check = self.course.check
+        self.device, self.at_once = device, check != "deferred" and not is_asynchronous(device)
+        self.checks = self.course.skips or check == "now" or self.at_once
         self._casts = torch.amp.is_autocast_available(device.type)
 
     def set_scale(self, scale: Scale) -> None:
         """Measure losses in these units, on the host and on the device."""
-        self.scale, self._there = scale, None if self.units.plain else Scale(*(x.to(self.device) for x in scale))
+        self.scale, self._there = scale, None if self.plain else Scale(*(x.to(self.device) for x in scale))
         self.open_units = not bool(scale.known.all())
 
     def trained(self) -> list[Tensor]:
@@ -134,16 +135,18 @@ class Run:
         """Without graphs, and in the precision that things are in."""
         mixed = self._casts and torch.is_autocast_enabled(self.device.type)
         plain = not mixed and not torch.is_inference_mode_enabled()
-        return ungraphed() if plain else _plainly(self.device.type, mixed=mixed)
+        return torch.no_grad() if plain else _plainly(self.device.type, mixed=mixed)
 
     # Calls ------------------------------------------------------------------------------------
 
     def call(self, losses: Losses, counts: Counts | None) -> Tensor:
         """The scalar to differentiate."""
-        self.check_open()
+        if self.closed:
+            self.check_open()
         f = stack_losses(losses, self.wish.names, len(self.wish.w), self.device)
-        check_graph(losses, f, counted=counts is not None)
-        if self.attached is not None and not self.attached.is_of(self):
+        if not (torch.is_grad_enabled() and f.requires_grad and f is losses):
+            check_graph(losses, f, counted=counts is not None)
+        if self.attached is not None and self.attached.run() is not self:
             self.attached.adopt(self)
         self.settle()
         with self.exactly():
@@ -162,7 +165,7 @@ class Run:
             jacobian = None
             if self.weighting.needs:
                 jacobian = mean_rows(jacobian_rows(f, self.trained()), found.seen, self.course.group)
-            scale = self._call_scale(found)
+            scale = self._call_scale(found) if self.open_units else self._there
             chosen = self.weights.choose(found.seen, scale, jacobian, self._pending, several=self.accumulates)
             scalar = self._scalar(f, found.seen, chosen)
             call = self._pending.add(*found, jacobian, chosen)
@@ -195,7 +198,7 @@ class Run:
         rule = "steer must be called before the first step: iterates compared by two kinds of losses cannot be compared"
         found = f"{self.archive.recorded} iterates compared by training losses"
         require(self.compared != "training", rule, found)
-        with self._given(losses, counts, skips=self.course.skips) as (values, mask):
+        with self._given(losses, counts, skips=self.course.skips, floor=True) as (values, mask):
             if not is_finite(values):
                 return
             self.steers = True
@@ -204,7 +207,7 @@ class Run:
 
     @contextmanager
     def _given(
-        self, losses: Losses, counts: Counts | None, *, skips: bool = False
+        self, losses: Losses, counts: Counts | None, *, skips: bool = False, floor: bool = False
     ) -> Iterator[tuple[Tensor, Tensor | None]]:
         """Losses that are not those of a step, on the host, with who is present; they give units that are missing."""
         f = stack_losses(losses, self.wish.names, len(self.wish.w), self.device)
@@ -213,7 +216,7 @@ class Run:
             found = self._measure(f, counts)
             values, mask = found.values.wait(), found.present()
             if not (skips and not is_finite(values)):
-                self._inspect(self.step + 1, found)
+                self._inspect(self.step + 1, found, floor=floor)
                 if self.open_units:
                     check_start(self.units, values, self.scale, mask, self.labels, self.step + 1)
                     self.set_scale(self.units.update(values, self.scale, mask))
@@ -223,14 +226,17 @@ class Run:
     def _measure(self, f: Tensor, counts: Counts | None) -> _Measured:
         # Losses that are looked at again when the step is committed may be overwritten before.
         values = f.detach().to(self.wish.w.dtype, copy=not self.weights.known)
-        seen = mean_losses(values, stack_counts(counts, self.wish.names, values), self.course.group)
+        n = None if counts is None else stack_counts(counts, self.wish.names, values)
+        seen = mean_losses(values, n, self.course.group)
         return _Measured(seen, fetch(seen.values), None if seen.counts is None else fetch(seen.counts))
 
-    def _inspect(self, step: int, found: _Measured) -> None:
+    def _inspect(self, step: int, found: _Measured, *, floor: bool = True) -> None:
         """Raise or warn of losses that are not finite or too low; waits for them."""
         values = found.values.wait()
-        check_finite(values, self.labels, step)
-        self.floor.look(values, found.present(), step)
+        if not is_finite(values):
+            refuse(values, self.labels, step)
+        if floor and self.floor.least is not None:
+            self.floor.look(values, found.present(), step)
 
     def _call_scale(self, found: _Measured) -> Scale | None:
         """The units of a call's losses, where these are.
@@ -238,8 +244,6 @@ class Run:
         An objective without a unit yet is measured in its first loss of this step; the mean over the calls of the step
         becomes its unit.
         """
-        if not self.open_units:
-            return self._there
         values, mask = found.values.wait(), found.present()
         check_start(self.units, values, self.scale, mask, self.labels, self.step + 1)
         before = self._first_units if self._first_units is not None and self._pending.calls else self.scale
@@ -295,11 +299,12 @@ class Run:
             return
         if not pending.calls and all(float(group["lr"]) == 0 for group in optimizer.param_groups):
             return  # torch.distributed.checkpoint takes such a step to make an optimizer's state
-        rule = "optimizer.step() must follow a call of mol and its backward pass, or mol.close()"
-        require(bool(pending.calls), rule, "none since the last step")
-        require(not self._cleared(), rule, "that its gradients were cleared before the step")
+        if not pending.calls or self._cleared():
+            rule = "optimizer.step() must follow a call of mol and its backward pass, or mol.close()"
+            found = "that its gradients were cleared before the step" if pending.calls else "none since the last step"
+            require(False, rule, found)  # noqa: FBT003
         with self.exactly():
-            self._begin_step(overflow(optimizer))
+            self._begin_step(getattr(optimizer, "found_inf", None))
 
     def _within_step(self, optimizer: torch.optim.Optimizer, closure: Callable[[], Any]) -> Callable[[], Any]:
         """A closure whose first evaluation is the end of the step's calls; the others use its coefficients."""
@@ -317,11 +322,15 @@ class Run:
     def _after_step(self, optimizer: torch.optim.Optimizer) -> None:
         if self._pending.calls:
             with self.exactly():
-                self._end_step(overflow(optimizer))
+                self._end_step(getattr(optimizer, "found_inf", None))
         self.discard()
 
     def _begin_step(self, skipped: Tensor | None) -> None:
-        """Hold θ⁽ᵗ⁾; where the losses are on the host already, it is entered before it moves."""
+        """Hold θ⁽ᵗ⁾; where the losses are on the host already, it is entered before it moves.
+
+        Args:
+            skipped: What a gradient scaler tells an optimizer that skips steps by itself, as fused ones do: > 0.
+        """
         due = self.course.every is not None and (self.step + 1) % self.course.every == 0
         if self._pending.begun or not due or self.compared == "given":
             return
@@ -329,7 +338,7 @@ class Run:
         self._pending.begun = True
         self.compared = "steered" if self.steers else "training"
         if self.at_once and (skipped is None or not bool(skipped > 0)):
-            self._enter(self._compared_losses(_host_mean(self._pending)))
+            self._enter(self._pending.mean())
 
     def _end_step(self, skipped: Tensor | None) -> None:
         """The optimizer has stepped."""
@@ -344,7 +353,8 @@ class Run:
 
     def settle(self) -> None:
         """Commit the step that was taken last; raises what was found wrong with its losses or its record."""
-        self.archive.poll()
+        if self.archive.busy:
+            self.archive.poll()
         if self._taken is None and not self._unseen:
             return
         (taken, self._taken), (unseen, self._unseen) = (self._taken, None), (self._unseen, [])
@@ -370,10 +380,10 @@ class Run:
             self.archive.drop()
 
     def _commit(self, taken: _Taken) -> None:
-        pending, mean = taken.pending, _host_mean(taken.pending)
+        pending, mean = taken.pending, taken.pending.mean()
         if taken.held:
-            self._enter(self._compared_losses(mean))
-        seen = self._in_units(mean)
+            self._enter(mean)
+        seen = mean if self.plain else self._in_units(mean)
         if self.open_units:
             self.set_scale(self.units.update(mean.values, self.scale, mean.mask))
         if not self.steers:
@@ -388,24 +398,26 @@ class Run:
 
     def _hold(self) -> None:
         params, self.statistics = self.params(), {}
-        self.archive.hold(local(params) if self.params.sharded else params)
+        self.archive.hold(local(params) if self.params.sharded else params, aside=not self.at_once)
 
     def _enter(self, mean: Mean) -> None:
-        self.archive.commit(*self._in_units(mean))
-
-    def _compared_losses(self, mean: Mean) -> Mean:
-        """What an iterate is compared by."""
-        return Mean(torch.nan_to_num(self.steered), ~self.steered.isnan()) if self.steers else mean
+        """Record the iterate that is held, compared by the losses of its step or the steered ones."""
+        if self.steers:
+            mean = Mean(torch.nan_to_num(self.steered), ~self.steered.isnan())
+        self.archive.commit(*(mean if self.plain else self._in_units(mean)))
 
     def _in_units(self, mean: Mean) -> Mean:
-        if self.units.plain:
+        if self.plain:
             return mean
         return Mean(self.units.enter(mean.values, self.scale, mean.mask)[0], mean.mask)
 
     def _cleared(self) -> bool:
         assert self.attached is not None  # noqa: S101
-        groups = self.attached.optimizer.param_groups
-        return all(p.grad is None for group in groups for p in group["params"])
+        for group in self.attached.optimizer.param_groups:
+            for p in group["params"]:
+                if p.grad is not None:
+                    return False
+        return True
 
     def _count_unstepped(self) -> None:
         self._unstepped += 1
@@ -435,7 +447,7 @@ class Run:
 
     def above(self, losses: Tensor) -> Tensor:
         """Losses less the ideal point, in their units, as the weighting sees them, (*B, m)."""
-        losses = losses if self.units.plain else self.units.normalise(losses, self.scale)
+        losses = losses if self.plain else self.units.normalise(losses, self.scale)
         return scaled(self.weighting, self.weights.state, losses)
 
     def duals(self) -> Tensor | None:
@@ -443,10 +455,18 @@ class Run:
         found = duals(self.weighting, self.weights.state)
         return None if found is None else found.cpu()
 
-    def load(self, state: Any, coefficients: Tensor, losses: Tensor, scale: Scale, steered: Tensor) -> None:  # noqa: ANN401
+    def load(
+        self,
+        state: Any,  # noqa: ANN401
+        following: Tensor,
+        coefficients: Tensor,
+        losses: Tensor,
+        scale: Scale,
+        steered: Tensor,
+    ) -> None:
         """Go on from there."""
         self._taken, self._unseen = None, []
-        self.weights.load(state, coefficients)
+        self.weights.load(state, following)
         self.coefficients, self.losses, self.steered = coefficients, losses, steered
         self.set_scale(scale)
         self.discard()
@@ -489,11 +509,6 @@ class Run:
             one = torch.empty(1, dtype=row_dtype(params), device=self.device)
             jacobian = one.expand(len(self.wish.w), sum(p.numel() for p in params))
         return Measured(self.weighting, self.wish.w, self.device, self.units, jacobian)
-
-
-def _host_mean(pending: Pending) -> Mean:
-    calls = pending.calls
-    return mean_of_calls([(c.values.wait(), None if c.counts is None else c.counts.wait()) for c in calls])
 
 
 def _differentiated(run: Run, pending: Pending, call: Call, gradients: tuple[Tensor, ...]) -> None:  # noqa: ARG001

@@ -1,5 +1,6 @@
 """Copies of a run's parameters in memory, changed in place: a step costs one copy of the model, not one of several."""
 
+import operator
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import NamedTuple, TypeVar
@@ -9,11 +10,11 @@ from torch import Tensor
 
 from equipoise.conversion.plan import Params, can_average, record_dtype
 from equipoise.host import wait_for
-from equipoise.train.gradients import ungraphed
 
 __all__ = ["Held", "InMemory", "blend", "copy_aside", "in_memory"]
 
 K = TypeVar("K", bound=Hashable)
+_dtype = operator.attrgetter("dtype")
 
 
 class Held(NamedTuple):
@@ -28,22 +29,20 @@ class Held(NamedTuple):
         return self.params
 
 
+@torch.no_grad()
 def blend(old: Mapping[K, Tensor], new: Mapping[K, Tensor], mix: float) -> None:
     """In place old + mix (new − old); what cannot be averaged becomes the new."""
-    together: list[K] = []
-    replaced: list[K] = []
-    with ungraphed():
-        for name, held in old.items():
-            if mix == 1 or not can_average(held):
-                replaced.append(name)
-            elif new[name].dtype == held.dtype:
-                together.append(name)
-            else:  # one after the other: no second copy of all of them
-                held.lerp_(new[name].to(held.dtype), mix)
+    replaced = list(old)
+    if mix < 1:
+        averaged = [name for name, held in old.items() if can_average(held)]
+        together = [name for name in averaged if new[name].dtype == old[name].dtype]
         if together:
             torch._foreach_lerp_([old[name] for name in together], [new[name] for name in together], mix)
-        if replaced:
-            torch._foreach_copy_([old[name] for name in replaced], [new[name] for name in replaced])
+        for name in set(averaged) - set(together):  # one after the other: no second copy of all of them
+            old[name].lerp_(new[name].to(old[name].dtype), mix)
+        replaced = [name for name in old if name not in averaged]
+    if replaced:
+        torch._foreach_copy_([old[name] for name in replaced], [new[name] for name in replaced])
 
 
 class InMemory:
@@ -58,6 +57,8 @@ class InMemory:
         self.copies, self.on_host = list(copies), on_host
         self.device = next(iter(copies[0].values())).device
         self._spare: dict[str, Tensor] | None = None
+        self._dtypes = [x.dtype for x in copies[0].values()] if all(map(can_average, copies[0].values())) else None
+        """Those of the tensors, if all of them are averaged."""
 
     def read(self, slot: int) -> Params:
         """The tensors in use."""
@@ -65,10 +66,15 @@ class InMemory:
 
     def blend(self, slot: int, new: Params, mix: float) -> None:
         """In place; θ that was put aside takes the place of what it overwrites, whose memory is the next spare."""
+        tensors = list(new.values())
         if mix == 1 and new is self._spare:
             self.copies[slot], self._spare = self._spare, self.copies[slot]
-        else:
+        elif list(map(_dtype, tensors)) != self._dtypes:
             blend(self.copies[slot], new, mix)
+        elif mix == 1:  # as in most steps
+            torch._foreach_copy_(list(self.copies[slot].values()), tensors)
+        else:
+            torch._foreach_lerp_(list(self.copies[slot].values()), tensors, mix)
 
     def together(self) -> AbstractContextManager[None]:
         """Nothing fails here that could be undone."""
@@ -116,6 +122,7 @@ def in_memory(params: Params, number: int, *, on_host: bool = False) -> InMemory
     return slots
 
 
+@torch.no_grad()
 def copy_aside(params: Params, spare: dict[str, Tensor] | None, *, on_host: bool) -> Held:
     """Copy θ in stream order: what the device is given afterwards may overwrite it, and the host need not wait.
 
@@ -125,8 +132,7 @@ def copy_aside(params: Params, spare: dict[str, Tensor] | None, *, on_host: bool
         on_host: Whether the copy is in host memory.
     """
     to = _empty(params, on_host=on_host) if spare is None else spare
-    with ungraphed():
-        torch._foreach_copy_(list(to.values()), list(params.values()), non_blocking=True)
+    torch._foreach_copy_(list(to.values()), list(params.values()), non_blocking=True)
     if not (on_host and next(iter(params.values())).is_cuda):
         return Held(to, None)
     copied = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]

@@ -14,7 +14,7 @@ from equipoise.host import Fetched
 from equipoise.train.distributed import Seen
 from equipoise.units import Scale
 
-__all__ = ["Attached", "Call", "Chosen", "Mean", "Pending", "attach", "detach", "mean_of_calls", "overflow", "release"]
+__all__ = ["Attached", "Call", "Chosen", "Mean", "Pending", "attach", "detach", "mean_of_calls", "release"]
 
 
 class Chosen(NamedTuple):
@@ -83,6 +83,8 @@ class Pending:
     """That count."""
     rows: Tensor | None = None
     """Σ n∘J over them if they are several, (m, d)."""
+    found: Mean | None = None
+    """What `mean` gave."""
     begun: bool = False
     """Whether their step has begun; a subclass that calls the step of its parent has the hooks run twice."""
     _wave: int = 0
@@ -101,17 +103,27 @@ class Pending:
         Returns:
             Whether earlier calls no longer count, as their gradients were cleared.
         """
-        remaining = [other for other in self.waiting if other is not call]
-        if len(remaining) == len(self.waiting):
+        for k, other in enumerate(self.waiting):
+            if other is call:
+                del self.waiting[k]
+                break
+        else:
             return False  # a second backward pass of one call
-        self.waiting, lost = remaining, False
+        lost = False
         if self.calls and self.calls[-1].wave != call.wave and cleared():
             self.calls, self.rows, lost = [], None, True
         self.calls.append(call)
-        self.begun = False
+        self.begun, self.found = False, None
         if call.jacobian is not None and len(self.calls) > 1:
             self._add_rows(call)
         return lost
+
+    def mean(self) -> Mean:
+        """The losses of the calls that count, on the host; waits for them."""
+        if self.found is None:
+            calls = self.calls
+            self.found = mean_of_calls([(c.values.wait(), c.counts and c.counts.wait()) for c in calls])
+        return self.found
 
     def jacobian(self) -> Tensor | None:
         """The mean of the gradients of the calls that count, (m, d)."""
@@ -157,21 +169,17 @@ class Attached:
 
     def __init__(self, optimizer: torch.optim.Optimizer, run: _Follower) -> None:
         self.optimizer = optimizer
-        self._run = weakref.ref(run)
+        self.run = weakref.ref(run)
         self.handles = (optimizer.register_step_pre_hook(self._before), optimizer.register_step_post_hook(self._after))
 
-    def is_of(self, run: _Follower) -> bool:
-        """Whether these hooks tell this run; not so after both were copied."""
-        return self._run() is run
-
     def adopt(self, run: _Follower) -> None:
-        """Tell this run from now on."""
-        self._run = _ATTACHED[self.optimizer] = weakref.ref(run)
+        """Tell this run from now on: after a run was copied together with its optimizer."""
+        self.run = _ATTACHED[self.optimizer] = weakref.ref(run)
 
     def _before(
         self, optimizer: torch.optim.Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> _Arguments | None:
-        run = self._run()
+        run = self.run()
         if run is None or optimizer is not self.optimizer:  # a copy of the optimizer has the same hooks
             return None
         named = "closure" in kwargs
@@ -183,7 +191,7 @@ class Attached:
         return (args, {**kwargs, "closure": within}) if named else ((args[0], within), kwargs)
 
     def _after(self, optimizer: torch.optim.Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:  # noqa: ARG002
-        run = self._run()
+        run = self.run()
         if run is not None and optimizer is self.optimizer:
             run._after_step(optimizer)
 
@@ -213,9 +221,3 @@ def detach(attached: Attached) -> None:
     for handle in attached.handles:
         handle.remove()
     _ATTACHED.pop(attached.optimizer, None)
-
-
-def overflow(optimizer: torch.optim.Optimizer) -> Tensor | None:
-    """What a gradient scaler tells an optimizer that skips steps by itself, as fused ones do: > 0 for a skip."""
-    found: Tensor | None = getattr(optimizer, "found_inf", None)
-    return found
