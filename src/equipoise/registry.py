@@ -165,8 +165,8 @@ def group_dro(counts: Sequence[int], adjustment: float = 0.0, step_size: Number 
     """GroupDRO with its generalisation adjustment: the weights see f_g + C/√n_g, the gradient step f_g.
 
     For a uniform preference λ_g ← λ_g exp(η (f_g + C/√n_g)), normalised, as in the literature: `OMD`, whose gains are
-    w∘(f − z), has the step m·η here, and the adjustment is an ideal point z_g = −C/√n_g. The scalar is
-    (1/m) Σ λ_g f_g: multiply it, or the learning rate, by m.
+    w∘(f − z), has the step m·η here, and the adjustment is an ideal point z_g = −C/√n_g. In a `MultiObjective` the
+    scalar is then Σ λ_g f_g, as in the literature too: learning rates mean the same.
 
     The groups of one loss have one unit, and none is needed. To measure in another one, or from another zero, give
     `units=` and `ideal=` to `MultiObjective` or `solve`; the adjustment is then in these units.

@@ -5,7 +5,6 @@ losses have arrived on the host, so that the host never waits for the device. Sl
 then written by one background thread.
 """
 
-import warnings
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
@@ -19,7 +18,7 @@ from equipoise.conversion import Conversion
 from equipoise.conversion.plan import Numbers, Params, check_record, record_dtype
 from equipoise.conversion.protocol import with_slots
 from equipoise.conversion.store import execute, mean_of
-from equipoise.errors import StoreError
+from equipoise.errors import StoreError, warn
 from equipoise.host import is_asynchronous
 from equipoise.state import flatten, unflatten
 from equipoise.train.disk import OnDisk
@@ -89,12 +88,14 @@ class Archive:
             check_record(params, self._like, 0, slots=False)
         if self.busy:
             self.slots.check()
-            self.settle()
+        self.drop()
         self._held = self.slots.aside(params) if aside or self._aside else Held(dict(params), None)
 
     def drop(self) -> None:
         """Forget what is held."""
-        self._held = None
+        held, self._held = self._held, None
+        if held is not None:
+            self.slots.release(held)
 
     def commit(self, losses: Tensor, mask: Tensor | None = None) -> None:
         """Enter the iterate that is held.
@@ -103,16 +104,18 @@ class Archive:
             losses: Its losses, on the host, (m,).
             mask: Which objectives are present, (m,); None for all.
         """
+        self.settle()
         held, self._held = self._held, None
         assert held is not None  # noqa: S101
         before = self._numbers
         plan, self._numbers = self.conversion.plan(losses, before, mask)
         self.recorded += 1
-        if self._thread is None:
-            self._finish(partial(execute, plan.numbers(), held.params, self.slots), before)
-        else:
+        if self._thread is not None:
             job = partial(_carry_out, plan.numbers(), held, self.slots, self._device)
             self._job = _Job(self._thread.submit(job), before)
+            return
+        self._finish(partial(execute, plan.numbers(), held.params, self.slots), before)
+        self.slots.release(held)
 
     def settle(self) -> None:
         """Wait until the last plan was carried out; raises what went wrong."""
@@ -187,7 +190,7 @@ class Archive:
                 raise
             if not self._warned:
                 text = f"{error}. Training goes on, and nothing is recorded until the store can be written to again"
-                warnings.warn(text, RuntimeWarning, stacklevel=2)
+                warn(text, RuntimeWarning)
             self._warned = True
 
     def _with(self, copies: list[Params]) -> Any:  # noqa: ANN401
@@ -200,4 +203,7 @@ def _carry_out(plan: Numbers, held: Held, slots: Slots, device: torch.device) ->
     """The work of the thread."""
     if device.type == "cuda":  # a new thread is on the first device, and would take memory there
         torch.cuda.set_device(device)
-    execute(plan, held.wait(), slots)
+    try:
+        execute(plan, held.wait(), slots)
+    finally:
+        slots.release(held)

@@ -23,7 +23,7 @@ from torch import Tensor
 from equipoise.atomic import replacing
 from equipoise.conversion.plan import Params, record_dtype
 from equipoise.errors import StateMismatchError, StoreError, require
-from equipoise.train.slots import Held, blend, copy_aside
+from equipoise.train.slots import Aside, Held, blend, copy_aside
 
 if sys.platform != "win32":
     import fcntl
@@ -76,7 +76,7 @@ class OnDisk:
         self._entries: dict[int, _Entry] = {}
         self._changes: dict[int, _Entry] = {}
         self._written: list[Path] = []
-        self._spare: dict[str, Tensor] | None = None
+        self._free: list[dict[str, Tensor]] = []
         with self._explained("store could not be made", self.folder):
             self.folder.mkdir(parents=True, exist_ok=True)
             self._release = weakref.finalize(self, _unlock, _lock(self.folder), os.getpid())
@@ -122,9 +122,12 @@ class OnDisk:
 
     def aside(self, params: Params) -> Held:
         """In host memory."""
-        held = copy_aside(params, self._spare, on_host=True)
-        self._spare = held.params
-        return held
+        return copy_aside(params, self._free, on_host=True)
+
+    def release(self, held: Held) -> None:
+        """The copy is needed no more."""
+        if isinstance(held.params, Aside):
+            self._free.append(held.params)
 
     def fill(self, copies: Iterable[Params]) -> None:
         """All slots anew, also those of another run."""
@@ -150,11 +153,11 @@ class OnDisk:
 
     def to(self, device: torch.device) -> None:  # noqa: ARG002
         """They stay where they are."""
-        self._spare = None
+        self._free.clear()
 
     def close(self) -> None:
         """Let another run have the folder."""
-        self._spare = None
+        self._free.clear()
         self._release()
 
     def _blended(self, old: Params, new: Params, mix: float) -> Iterator[tuple[str, Tensor]]:

@@ -1,7 +1,6 @@
 """What a run has done: its losses and weights over time, the last step in numbers, and objectives left behind."""
 
 import math
-import warnings
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +9,7 @@ import torch
 from torch import Tensor
 
 from equipoise.batch import constant, wide_dtype
-from equipoise.errors import BalanceWarning
+from equipoise.errors import BalanceWarning, warn
 from equipoise.metrics import preference as trade_off
 from equipoise.train.nonfinite import spoken
 from equipoise.units import Units
@@ -225,7 +224,7 @@ class Balance:
             self.due = math.inf
             worst = int(torch.where(found, below, -torch.inf).argmax())
             text = self._describe(worst, float(below[worst]), others=int(found.sum()) - 1)
-            warnings.warn(f"{text}; this is said once", BalanceWarning, stacklevel=5)
+            warn(f"{text}; this is said once", BalanceWarning)
 
     def _describe(self, worst: int, below: float, others: int) -> str:
         more = f" ({others} more objectives are like it)" if others else ""

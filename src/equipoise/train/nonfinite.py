@@ -1,12 +1,11 @@
 """Losses that are not finite, or too low: errors and warnings that name the objective and the step."""
 
 import math
-import warnings
 
 import torch
 from torch import Tensor
 
-from equipoise.errors import IdealPointWarning, NonFiniteLossError
+from equipoise.errors import IdealPointWarning, NonFiniteLossError, warn
 from equipoise.units import Scale, Units
 from equipoise.weighting.floor import below, lowered
 
@@ -70,7 +69,7 @@ class Floor:
             where = f"objective {self.names[worst]} in step {step}"
             text = below(float(values[worst]), float(self.least[worst]), where)
             self.least = None
-            warnings.warn(f"{text}; this is said once", IdealPointWarning, stacklevel=5)
+            warn(f"{text}; this is said once", IdealPointWarning)
 
 
 def spoken(name: str) -> str:

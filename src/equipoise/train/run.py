@@ -5,7 +5,6 @@ step is *taken*. It is *committed* when its losses are on the host: θ⁽ᵗ⁾ 
 is at once, on an accelerator in the next call.
 """
 
-import warnings
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
@@ -14,7 +13,7 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from equipoise.errors import require
+from equipoise.errors import require, warn
 from equipoise.host import Fetched, fetch, is_asynchronous
 from equipoise.train.archive import Archive
 from equipoise.train.coefficients import Coefficients, Known, Measured, knows_ahead
@@ -363,21 +362,20 @@ class Run:
                 self._inspect(step, found)
         except BaseException:
             if taken is not None:
-                self._undo(taken)
+                self._undo()
             raise
         if taken is None:
             return
         if taken.skipped is not None and bool(taken.skipped.wait() > 0):
-            self._undo(taken)
+            self._undo()
             return
         with self.exactly():
             self._commit(taken)
 
-    def _undo(self, taken: _Taken) -> None:
+    def _undo(self) -> None:
         """The step does not count."""
         self.step -= 1
-        if taken.held:
-            self.archive.drop()
+        self.archive.drop()
 
     def _commit(self, taken: _Taken) -> None:
         pending, mean = taken.pending, taken.pending.mean()
@@ -422,10 +420,9 @@ class Run:
     def _count_unstepped(self) -> None:
         self._unstepped += 1
         if self._unstepped == UNSTEPPED:
-            warnings.warn(
+            warn(
                 f"{UNSTEPPED} backward passes of mol in a row were not followed by a step of its optimizer, so nothing "
-                "is recorded and λ stays: is another optimizer stepped? Make a new MultiObjective with that one",
-                stacklevel=4,
+                "is recorded and λ stays: is another optimizer stepped? Make a new MultiObjective with that one"
             )
 
     # Looking, loading, moving, closing --------------------------------------------------------
@@ -438,7 +435,7 @@ class Run:
             why = f"of {self.step} steps none was due for every={self.course.every}, and record() was not called"
             if self.step == 0:
                 why = "no optimizer.step() followed a call of mol and its backward pass"
-            warnings.warn(f"nothing was recorded: {why}. The solution is where the run began", stacklevel=4)
+            warn(f"nothing was recorded: {why}. The solution is where the run began")
         return self.archive.output(self.wish.w)
 
     def measured(self) -> Tensor:

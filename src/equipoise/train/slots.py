@@ -11,10 +11,14 @@ from torch import Tensor
 from equipoise.conversion.plan import Params, can_average, record_dtype
 from equipoise.host import wait_for
 
-__all__ = ["Held", "InMemory", "blend", "copy_aside", "in_memory"]
+__all__ = ["Aside", "Held", "InMemory", "blend", "copy_aside", "in_memory"]
 
 K = TypeVar("K", bound=Hashable)
 _dtype = operator.attrgetter("dtype")
+
+
+class Aside(dict[str, Tensor]):
+    """A copy of θ that may become a slot."""
 
 
 class Held(NamedTuple):
@@ -56,7 +60,8 @@ class InMemory:
     def __init__(self, copies: Sequence[dict[str, Tensor]], *, on_host: bool = False) -> None:
         self.copies, self.on_host = list(copies), on_host
         self.device = next(iter(copies[0].values())).device
-        self._spare: dict[str, Tensor] | None = None
+        self._free: list[dict[str, Tensor]] = []
+        """Memory for copies of θ: one, or two while a thread still reads the other."""
         self._dtypes = [x.dtype for x in copies[0].values()] if all(map(can_average, copies[0].values())) else None
         """Those of the tensors, if all of them are averaged."""
 
@@ -65,10 +70,11 @@ class InMemory:
         return self.copies[slot]
 
     def blend(self, slot: int, new: Params, mix: float) -> None:
-        """In place; θ that was put aside takes the place of what it overwrites, whose memory is the next spare."""
+        """In place; θ that was put aside takes the place of what it overwrites, whose memory is then free."""
         tensors = list(new.values())
-        if mix == 1 and new is self._spare:
-            self.copies[slot], self._spare = self._spare, self.copies[slot]
+        if mix == 1 and isinstance(new, Aside):
+            self._free.append(self.copies[slot])
+            self.copies[slot] = new
         elif list(map(_dtype, tensors)) != self._dtypes:
             blend(self.copies[slot], new, mix)
         elif mix == 1:  # as in most steps
@@ -82,9 +88,12 @@ class InMemory:
 
     def aside(self, params: Params) -> Held:
         """In the memory of the slots."""
-        held = copy_aside(params, self._spare, on_host=self.on_host)
-        self._spare = held.params
-        return held
+        return copy_aside(params, self._free, on_host=self.on_host)
+
+    def release(self, held: Held) -> None:
+        """The copy is needed no more, unless it is a slot now."""
+        if isinstance(held.params, Aside) and all(copy is not held.params for copy in self.copies):
+            self._free.append(held.params)
 
     def fill(self, copies: Iterable[Params]) -> None:
         """In place."""
@@ -96,7 +105,7 @@ class InMemory:
 
     def to(self, device: torch.device) -> None:
         """Move the slots, or pin them: θ is exchanged with them."""
-        self._spare = None
+        self._free.clear()
         if not self.on_host:
             self.copies, self.device = [_moved(copy, lambda x: x.to(device)) for copy in self.copies], device
         elif device.type == "cuda":
@@ -104,7 +113,7 @@ class InMemory:
 
     def close(self) -> None:
         """Give the spare memory back."""
-        self._spare = None
+        self._free.clear()
 
 
 def in_memory(params: Params, number: int, *, on_host: bool = False) -> InMemory:
@@ -123,15 +132,15 @@ def in_memory(params: Params, number: int, *, on_host: bool = False) -> InMemory
 
 
 @torch.no_grad()
-def copy_aside(params: Params, spare: dict[str, Tensor] | None, *, on_host: bool) -> Held:
+def copy_aside(params: Params, free: list[dict[str, Tensor]], *, on_host: bool) -> Held:
     """Copy θ in stream order: what the device is given afterwards may overwrite it, and the host need not wait.
 
     Args:
         params: θ.
-        spare: Memory for it, if there is some.
+        free: Memory for it, if there is some.
         on_host: Whether the copy is in host memory.
     """
-    to = _empty(params, on_host=on_host) if spare is None else spare
+    to = Aside(free.pop() if free else _empty(params, on_host=on_host))
     torch._foreach_copy_(list(to.values()), list(params.values()), non_blocking=True)
     if not (on_host and next(iter(params.values())).is_cuda):
         return Held(to, None)

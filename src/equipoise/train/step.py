@@ -1,6 +1,5 @@
 """What a step consists of: the calls whose gradients it uses, and the hooks on the optimizer that takes it."""
 
-import warnings
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -9,7 +8,7 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from equipoise.errors import require
+from equipoise.errors import require, warn
 from equipoise.host import Fetched
 from equipoise.train.distributed import Seen
 from equipoise.units import Scale
@@ -206,7 +205,7 @@ def release(optimizer: torch.optim.Optimizer) -> None:
     earlier = None if holder is None else holder()
     if earlier is not None:
         text = "an earlier MultiObjective had this optimizer, and was closed: its solution stays, it records no more"
-        warnings.warn(text, stacklevel=3)
+        warn(text)
         earlier.close()
 
 
