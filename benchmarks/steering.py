@@ -47,7 +47,7 @@ class Row(NamedTuple):
     how: str = "nothing"
     every: int = 1
     held_out: int = 0
-    conversion: eq.Conversion[Any] | None = None
+    conversion: eq.Conversion[Any] = eq.Suffix()
 
 
 ROWS = [
@@ -109,7 +109,7 @@ def run(case: Case, row: Row, seed: int, steps: int) -> list[float]:
     with torch.no_grad():
         units = model.losses(*data.train)
     optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
-    mol = eq.MultiObjective(model, None, [0.5, 0.5], row.conversion, optimizer, units=units)
+    mol = eq.MultiObjective(model, optimizer, [0.5, 0.5], method=(eq.SelfTuned(), row.conversion), units=units)
     for step in range(steps):
         if row.how == "steer" and step % row.every == 0:
             with torch.no_grad():

@@ -110,9 +110,8 @@ def train(method: str, weight: float, data: People, units: Units, seed: int, ste
     """Train for one preference, on all people at every step."""
     model = network(data.inputs.shape[1], seed)
     optimizer, schedule = training(model, steps)
-    mol = eq.MultiObjective(
-        model, method, [weight, 1 - weight], optimizer=optimizer, names=("cross-entropy given up", "gap left")
-    )
+    w = {"cross-entropy given up": weight, "gap left": 1 - weight}
+    mol = eq.MultiObjective(model, optimizer, w, method=method)
     for _ in range(steps):
         entropy, gap = measure(model, data)
         f = torch.stack([(entropy - units.best) / (units.constant - units.best), gap / units.gap])

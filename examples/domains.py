@@ -50,9 +50,9 @@ CAPACITY = 8
 FORMER = "OptOMD-TCH"
 METHODS: dict[str, tuple[eq.Method, str]] = {
     "LS": (eq.methods()["LS"], "#000000"),
-    "equipoise": (eq.methods()["equipoise"], "#0072B2"),
+    "equipoise": (eq.default(), "#0072B2"),
     # The start is a trained model: no objective needs the floor that protects it while training is young.
-    "equipoise, youth=0": (eq.Method(eq.SelfTuned(youth=0.0), eq.Suffix()), "#56B4E9"),
+    "equipoise, youth=0": (eq.default(youth=0), "#56B4E9"),
     FORMER: (eq.methods()[FORMER], "#CC79A7"),
     # η = 0.01, as in the literature.
     "GroupDRO": (eq.group_dro([1] * M), "#E69F00"),
@@ -170,8 +170,7 @@ def train(name: str, start: Reader, texts: list[Text], seed: int, steps: int) ->
     torch.manual_seed(seed)
     optimizer = torch.optim.Adam(model.parameters(), lr=STEP_SIZE)
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda t: 1 - t / steps)
-    # Adam divides by the size of the gradient, so that it does not matter that coefficients sum to 1/m for all but LS.
-    mol = eq.MultiObjective(model, METHODS[name][0], [1 / M] * M, optimizer=optimizer, names=tuple(DOMAINS))
+    mol = eq.MultiObjective(model, optimizer, dict.fromkeys(DOMAINS, 1 / M), method=METHODS[name][0])
     seen = []
     for _ in range(steps):
         f = domain_losses(model, draw_windows(texts))

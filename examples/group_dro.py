@@ -104,19 +104,18 @@ def train(name: str, optimizer_name: str, decay: float, seed: int) -> Tensor:
     mol = None
     if chosen is not None:
         every = None if name == ON_ALL else 1
-        mol = eq.MultiObjective(model, chosen, [1 / M] * M, optimizer=optimizer, every=every)
+        mol = eq.MultiObjective(model, optimizer, [1 / M] * M, method=chosen, every=every)
     sampler = eq.GroupBalancedSampler(data.groups, M, seed=seed)
     for epoch in range(EPOCHS):
         sampler.set_epoch(epoch)
         order = torch.randperm(len(data.labels)) if name == "ERM" else torch.tensor(list(sampler))
         for batch in order.split(BATCH):
             values = cross_entropy(model(data.inputs[batch]), data.labels[batch], reduction="none")
-            # The coefficients λ∘w sum to 1/m: m times that is Σ λ_g f_g, and step sizes mean the same for all.
-            loss = values.mean() if mol is None else M * mol(*eq.group_losses(values, data.groups[batch], M))
+            loss = values.mean() if mol is None else mol(*eq.group_losses(values, data.groups[batch], M))
             loss.backward()
             optimizer.step()
             optimizer.zero_grad()
-        if mol is not None and mol.every is None:
+        if mol is not None and name == ON_ALL:
             mol.record(all_losses(model, data))
     if mol is not None:
         model.load_state_dict(mol.solution())

@@ -49,7 +49,7 @@ class Row(NamedTuple):
 
 
 RUNS: dict[str, eq.Method] = {
-    "equipoise": eq.methods()["equipoise"],
+    "equipoise": eq.default(),
     "OptOMD-TCH": eq.methods()["OptOMD-TCH"],
     "LS": eq.Method(eq.Linear(), eq.Average(power=8)),
     "STCH": eq.Method(eq.SmoothTchebycheff(mu=0.01), eq.Average(power=8)),
@@ -182,11 +182,8 @@ def train(task: Task) -> list[tuple[Spec, Result]]:
     model = TwoHeads(task.width)
     optimizer = torch.optim.Adam(model.parameters(), lr=STEP_SIZE)
     steps = task.epochs * math.ceil(len(data.labels) / BATCH)
-    # Adam divides by the size of the gradient: that coefficients sum to 1 with LS and to about ½ with the others
-    # changes its step next to nothing.
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1 - step / steps)
-    rule, w = RUNS[task.method], [task.weight, 1 - task.weight]
-    mol = eq.MultiObjective(model, rule, preference=w, optimizer=optimizer)
+    mol = eq.MultiObjective(model, optimizer, [task.weight, 1 - task.weight], method=RUNS[task.method])
     for _ in range(task.epochs):
         for batch in torch.randperm(len(data.labels)).split(BATCH):
             mol(losses(model, Pairs(data.inputs[batch], data.labels[batch]))).backward()

@@ -2,6 +2,7 @@
 
 import os
 import re
+import sys
 from pathlib import Path
 
 import pytest
@@ -46,6 +47,43 @@ def test_the_loop_of_the_readme_meets_its_preference():
     assert isinstance(losses, torch.Tensor)
     weighted = mol.preference * losses
     assert float(weighted.max() / weighted.min()) < 1.02
+
+
+class Loggers:
+    """Stands for TensorBoard's `SummaryWriter` and for the module `wandb`; it keeps what it is told."""
+
+    def __init__(self) -> None:
+        self.told: dict[str, float] = {}
+        self.steps: set[int] = set()
+
+    def init(self, project: str) -> "Loggers":
+        assert project
+        return self
+
+    def add_scalar(self, tag: str, scalar_value: float, global_step: int) -> None:
+        self.told[tag] = scalar_value
+        self.steps.add(global_step)
+
+    def log(self, data: dict[str, float], step: int) -> None:
+        self.told |= data
+        self.steps.add(step)
+
+
+def test_the_lines_for_loggers_hand_over_every_metric(monkeypatch):
+    page = (ROOT / "docs" / "training.md").read_text()
+    blocks = re.findall(r"^```py\n(.*?)^```", page, re.DOTALL | re.MULTILINE)
+    assert len(blocks) == 2
+    model = torch.nn.Linear(1, 1)
+    mol = equipoise.MultiObjective(model, None, {"left": 0.5, "right": 0.5})
+    x = model.weight.squeeze()
+    mol({"left": x**2, "right": (x - 2) ** 2})
+    for code in blocks:
+        assert len(code.splitlines()) == 3
+        logger = Loggers()
+        monkeypatch.setitem(sys.modules, "wandb", logger)
+        exec(compile(code, "block", "exec"), {"mol": mol, "SummaryWriter": lambda logger=logger: logger})  # noqa: S102
+        assert logger.told == mol.metrics()
+        assert logger.steps == {1}
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda path: path.name)
