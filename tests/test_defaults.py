@@ -10,6 +10,7 @@ from benchmarks.defaults import networks
 
 import equipoise as eq
 from equipoise import metrics, preference, registry
+from equipoise.errors import UnknownNameError
 from equipoise.problems import F1, VLMOP2
 
 
@@ -109,38 +110,28 @@ def train(
         optimizer.zero_grad()
 
 
-def shell(*arguments: Any, **options: Any) -> eq.MultiObjective:
+def shell(preference: Any, **options: Any) -> eq.MultiObjective:
     torch.manual_seed(0)
     model = torch.nn.Linear(1, 1, bias=False)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    mol = eq.MultiObjective(model, *arguments, **{"optimizer": optimizer, **options})
+    mol = eq.MultiObjective(model, optimizer, preference, **options)
     train(mol, model, optimizer)
     return mol
 
 
 def test_multi_objective_uses_its_weighting_and_its_conversion():
     method = registry.default()
-    mine = shell(preference=[0.3, 0.7])
+    mine = shell([0.3, 0.7])
     assert (mine.weighting, mine.conversion) == (method.weighting, method.conversion)
-    named = shell(method.weighting, [0.3, 0.7], method.conversion)
-    by_position = shell(None, [0.3, 0.7])
-    for other in (named, by_position):
-        assert torch.equal(mine.solution()["weight"], other.solution()["weight"])
+    ways: list[Any] = [method, (method.weighting, method.conversion), "equipoise"]
+    for same in ways:
+        assert torch.equal(mine.solution()["weight"], shell([0.3, 0.7], method=same).solution()["weight"])
     # (0.3 (x − 1)² = 0.7 (x + 1)²: x = −0.209.)
     assert mine.solution()["weight"].item() == pytest.approx(-0.209, abs=0.01)
 
 
 def test_multi_objective_takes_the_conversion_that_is_given():
-    assert shell(preference=[0.5, 0.5], conversion=eq.Average()).conversion == eq.Average()
-    assert shell(eq.Linear(), [0.5, 0.5]).conversion == eq.Last()  # as before: only the default brings its own
-
-
-def test_multi_objective_needs_a_preference():
-    model = torch.nn.Linear(1, 1)
-    with pytest.raises(ValueError, match="preference must be given, one entry per objective; found None"):
-        eq.MultiObjective(model)
-    with pytest.raises(ValueError, match="preference must be given"):
-        eq.MultiObjective(model, eq.OMD())
+    assert shell([0.5, 0.5], method=(eq.SelfTuned(), eq.Average())).conversion == eq.Average()
 
 
 def test_the_unit_of_one_loss_does_not_matter_with_units_start():
@@ -148,7 +139,7 @@ def test_the_unit_of_one_loss_does_not_matter_with_units_start():
         torch.manual_seed(0)
         model = torch.nn.Linear(1, 1, bias=False)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-        mol = eq.MultiObjective(model, preference=[0.3, 0.7], optimizer=optimizer, units="start")
+        mol = eq.MultiObjective(model, optimizer, [0.3, 0.7], units="start")
         train(mol, model, optimizer, torch.tensor([factor, 1.0]))
         return mol.solution()["weight"]
 
@@ -157,7 +148,29 @@ def test_the_unit_of_one_loss_does_not_matter_with_units_start():
 
 def test_one_constant_of_the_default_can_be_changed():
     method: Any = registry.default()
-    calmer = dataclasses.replace(method, weighting=dataclasses.replace(method.weighting, jitter=0.1))
-    assert calmer.weighting == eq.SelfTuned(jitter=0.1)
-    assert calmer.conversion == method.conversion
+    assert eq.default() == method
+    sharper = eq.default(power=4)
+    assert sharper == eq.Method(eq.SelfTuned(), eq.Suffix(power=4))
+    calmer = eq.default(jitter=0.1, capacity=3)
+    assert calmer == eq.Method(eq.SelfTuned(jitter=0.1), eq.Suffix(capacity=3))
+    by_hand = dataclasses.replace(method, weighting=dataclasses.replace(method.weighting, jitter=0.1))
+    assert by_hand == eq.default(jitter=0.1)
     assert eq.solve(F1(), preference.linspace(2), calmer, steps=3).losses["solution"].shape == (1, 2, 2)
+    assert shell([0.3, 0.7], method=sharper).conversion == eq.Suffix(power=4)
+
+
+def test_a_change_that_the_default_does_not_have():
+    with pytest.raises(
+        UnknownNameError, match=r"a change of the default must be one of .*; found 'powr'; nearest: power"
+    ):
+        eq.default(powr=4)
+    with pytest.raises(ValueError, match="step_size"):
+        eq.default(power=4, step_size=1.0)
+
+
+def test_the_constants_of_the_default_have_names_of_their_own():
+    """Or a change would be ambiguous."""
+    weighting, conversion = (
+        {field.name for field in dataclasses.fields(part)} for part in (eq.SelfTuned(), eq.Suffix())
+    )
+    assert not weighting & conversion

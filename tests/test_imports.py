@@ -14,8 +14,7 @@ ROOT = Path(equipoise.__file__).parent
 # A part may import from the layers before its own, and from itself.
 LAYERS = [
     {"errors", "atomic", "host"},
-    {"batch", "streams"},
-    {"replay"},
+    {"batch"},
     {"simplex", "preference", "minnorm", "state", "transform", "units"},
     {"boxqp", "theory"},
     {"weighting", "conversion", "problems", "metrics"},
@@ -26,7 +25,7 @@ LAYERS = [
     {"__main__"},
 ]
 LAYER = {part: number for number, parts in enumerate(LAYERS) for part in parts}
-CORE = {part for parts in LAYERS[:8] for part in parts} | {"equipoise"}
+CORE = {part for parts in LAYERS[:7] for part in parts} | {"equipoise"}
 # Modules for users of an extra, which nothing else imports.
 FOR_AN_EXTRA = {"equipoise.train.lightning": {"lightning"}, "equipoise.federated.kernels": {"triton"}}
 EXTRAS = ["scipy", "matplotlib", "typer", "rich", "sklearn", "moocore", "plotly", "lightning", "flwr", "safetensors"]

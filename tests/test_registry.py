@@ -112,10 +112,12 @@ def test_what_cannot(wrong):
 
 def test_a_training_loop_takes_a_method_or_its_name():
     model = torch.nn.Linear(2, 1)
-    named = eq.MultiObjective(model, "OMDgd-TCH", [0.5, 0.5])
+    named = eq.MultiObjective(model, None, [0.5, 0.5], method="OMDgd-TCH")
     assert isinstance(named.conversion, eq.Average)
-    assert isinstance(eq.MultiObjective(model, eq.group_dro([10, 20]), [0.5, 0.5]).weighting, eq.OMD)
+    assert isinstance(eq.MultiObjective(model, None, [0.5, 0.5], method=eq.group_dro([10, 20])).weighting, eq.OMD)
+    paper = eq.MultiObjective(model, None, [0.5, 0.5], method="AdaOMDgd-TCH")
+    assert (paper.weighting, paper.conversion) == (eq.methods()["AdaOMDgd-TCH"].weighting, eq.Adaptive(capacity=8))
     with pytest.raises(ValueError, match="conversion must have a capacity in a training loop"):
-        eq.MultiObjective(model, "AdaOMDgd-TCH", [0.5, 0.5])
-    with pytest.raises(ValueError, match="weighting must not be a method whose clients transform losses"):
-        eq.MultiObjective(model, "PropFair", [0.5, 0.5])
+        eq.MultiObjective(model, None, [0.5, 0.5], method=eq.methods()["AdaOMDgd-TCH"])
+    with pytest.raises(ValueError, match="method must not be one whose clients transform losses; found PropFair"):
+        eq.MultiObjective(model, None, [0.5, 0.5], method="PropFair")

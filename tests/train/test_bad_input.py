@@ -10,12 +10,14 @@ from torch import nn
 import equipoise as eq
 
 NAMES = ("a", "b", "c")
+W = [0.2, 0.3, 0.5]
+CALL = "MultiObjective(model, optimizer, preference, method=...)"
 
 
 def make(toy: Any, **settings: Any) -> tuple[Any, eq.MultiObjective]:
     run = toy()
-    given = {"conversion": eq.Adaptive(capacity=2), "optimizer": run.optimizer, "preference": [0.2, 0.3, 0.5]}
-    return run, eq.MultiObjective(run.model, eq.OMD(), **{**given, **settings})
+    given: dict[str, Any] = {"optimizer": run.optimizer, "preference": W, "method": (eq.OMD(), eq.Adaptive(capacity=2))}
+    return run, eq.MultiObjective(run.model, **{**given, **settings})
 
 
 SETUP = {
@@ -25,9 +27,10 @@ SETUP = {
     ),
     "a preference as text": (
         {"preference": "0.2,0.3,0.5"},
-        "preference must be numbers, one per objective, such as [0.3, 0.7]; found '0.2,0.3,0.5'",
+        f"preference must have one number per objective: {CALL}; found '0.2,0.3,0.5'",
     ),
-    "one number": ({"preference": 0.5}, "preference must have shape (*B, m) with m ≥ 1; found (), the one number 0.5"),
+    "no preference": ({"preference": None}, f"preference must have one number per objective: {CALL}; found None"),
+    "one number": ({"preference": 0.5}, f"preference must have one number per objective: {CALL}; found 0.5"),
     "several preferences": ({"preference": torch.eye(3)}, "preference must have shape (m,); found (3, 3)"),
     "too few names": ({"names": ("a", "b")}, "names must have 3 entries, as the preference has; found 2"),
     "a name twice": ({"names": ("a", "b", "a")}, "names must differ from one another; found ('a', 'b', 'a')"),
@@ -45,7 +48,16 @@ SETUP = {
         {"optimizer": torch.optim.SGD([torch.zeros(1, requires_grad=True)])},
         "optimizer must hold parameters of the model; found none of those that are recorded",
     ),
-    "no optimizer at all": ({"optimizer": "adam"}, "optimizer must be a torch optimizer; found <class 'str'>"),
+    "an optimizer by name": (
+        {"optimizer": "adam"},
+        f"optimizer must be a torch optimizer, or None if every call of mol is a step: {CALL}; found 'adam'",
+    ),
+    "no folder but text": (
+        {"store": "cpu"},
+        "store must be \"device\", \"host\" or a pathlib.Path; a folder is Path('cpu'); found 'cpu'",
+    ),
+    "no place": ({"store": ["host"]}, 'store must be "device", "host" or a pathlib.Path; found [\'host\']'),
+    "on_store_error": ({"on_store_error": "warn"}, 'on_store_error must be "raise" or "keep"; found warn'),
 }
 
 
@@ -55,30 +67,151 @@ def test_settings(settings, message, toy):
         make(toy, **settings)
 
 
-def test_arguments_in_each_others_places(toy):
+# The order of the arguments ---------------------------------------------------------------------
+
+
+def test_a_weighting_in_the_place_of_the_optimizer(toy):
+    rule = f"optimizer must be a torch optimizer, or None if every call of mol is a step: {CALL}; found OMD(step_size="
+    with pytest.raises(ValueError, match=re.escape(rule)):
+        eq.MultiObjective(toy().model, eq.OMD(), W)  # type: ignore[arg-type]
+
+
+def test_a_preference_in_the_place_of_the_optimizer(toy):
     run = toy()
-    with pytest.raises(ValueError, match=re.escape("did you mean optimizer=?; found the optimizer SGD")):
-        eq.MultiObjective(run.model, run.optimizer, [0.2, 0.3, 0.5])
-    with pytest.raises(ValueError, match=re.escape("did you mean preference=?; found [0.2, 0.3, 0.5]")):
-        eq.MultiObjective(run.model, [0.2, 0.3, 0.5])  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match=r"model must be a torch\.nn\.Module, .*; found a list"):
-        eq.MultiObjective(list(run.model.parameters()), eq.OMD(), [0.2, 0.3, 0.5])  # type: ignore[arg-type]
+    rule = f"optimizer must be a torch optimizer, or None if every call of mol is a step: {CALL}; found [0.2, 0.3, 0.5]"
+    with pytest.raises(ValueError, match=re.escape(rule)):
+        eq.MultiObjective(run.model, W, run.optimizer)  # type: ignore[arg-type]
 
 
-def test_an_archive_without_a_capacity_is_refused_with_the_reason(toy):
-    message = (
-        "conversion must have a capacity in a training loop: without one every iterate that no other dominates is "
-        "kept, each a copy of the model, and with mini-batch losses their number grows with the run; "
-        "take Adaptive(capacity=8); found Adaptive(power=0.0, capacity=None, ties='stored')"
-    )
+def test_parameters_in_the_place_of_the_model(toy):
+    run = toy()
+    with pytest.raises(ValueError, match=re.escape(f"model must be a torch.nn.Module: {CALL}; found a list")):
+        eq.MultiObjective(list(run.model.parameters()), run.optimizer, W)  # type: ignore[arg-type]
+
+
+PLACES: dict[str, tuple[tuple[Any, ...], dict[str, Any], str]] = {
+    "no optimizer": ((W,), {}, "missing a required argument: 'preference'"),
+    "no optimizer by name": ((), {"preference": W}, "missing a required argument: 'optimizer'"),
+    "no preference": ((None,), {}, "missing a required argument: 'preference'"),
+    "all in the old order": ((eq.OMD(), W, eq.Last(), None), {}, "too many positional arguments"),
+    "the optimizer twice": ((eq.OMD(), W), {"optimizer": None}, "multiple values for argument 'optimizer'"),
+    "a method by position": ((None, W, "TCH"), {}, "too many positional arguments"),
+    "an old name": ((None, W), {"weighting": eq.OMD()}, "got an unexpected keyword argument 'weighting'"),
+}
+
+
+@pytest.mark.parametrize(("places", "names", "message"), PLACES.values(), ids=PLACES.keys())
+def test_what_python_refuses_shows_the_right_call(places, names, message, toy):
+    text = f"{message}: the call is {CALL}, with method a name, a Method or a pair such as (OMD(), Suffix())"
+    with pytest.raises(TypeError, match=f"^{re.escape(text)}$"):
+        eq.MultiObjective(toy().model, *places, **names)
+
+
+# Methods ------------------------------------------------------------------------------------------
+
+METHOD = "method must be a name, a Method, or a weighting with its conversion, such as (OMD(), Suffix())"
+CONVERSION = "method must have a conversion such as Suffix(), Average() or Last()"
+CAPACITY = (
+    "conversion must have a capacity in a training loop: without one every iterate that no other dominates is "
+    "kept, each a copy of the model; take Adaptive(capacity=8), or give the method by name; "
+    "found Adaptive(power=0.0, capacity=None, ties='stored')"
+)
+METHODS: dict[str, tuple[Any, str]] = {
+    "a weighting alone": (
+        eq.OMD(),
+        f"{METHOD}; found OMD alone: add its conversion, Suffix() or, for the last iterate, Last()",
+    ),
+    "a conversion alone": (eq.Last(), f"{METHOD}; found Last()"),
+    "a class": (eq.OMD, f"{METHOD}; found <class"),
+    "three parts": ((eq.OMD(), eq.Last(), 1), f"{METHOD}; found (OMD("),
+    "a conversion by name": ((eq.OMD(), "Average"), f"{CONVERSION}; found Average"),
+    "a conversion's class": ((eq.OMD(), eq.Last), f"{CONVERSION}; found <class"),
+    "no conversion": ((eq.OMD(), None), f"{CONVERSION}; found None"),
+    "no weighting": ((None, eq.Last()), "method must have a weighting such as OMD(); found None"),
+    "a weighting's class": ((eq.OMD, eq.Last()), "method must have a weighting such as OMD(); found <class"),
+    "the parts in the wrong order": ((eq.Last(), eq.OMD()), "method must have a weighting such as OMD(); found Last()"),
+    "two conversions": ((eq.Last(), eq.Last()), "method must have a weighting such as OMD(); found Last()"),
+    "a part of a Method": (eq.Method(eq.OMD(), "Average"), f"{CONVERSION}; found Average"),  # type: ignore[arg-type]
+    "no capacity": ((eq.OMD(), eq.Adaptive()), CAPACITY),
+    "a Method without a capacity": (eq.methods()["AdaOMDgd-TCH"], CAPACITY),
+    "losses transformed by clients": (
+        "PropFair",
+        "method must not be one whose clients transform losses; found PropFair",
+    ),
+    "an unknown name": ("AdaOMD", "method must be a known name; found 'AdaOMD'; nearest: AdaOMD"),
+}
+
+
+@pytest.mark.parametrize(("method", "message"), METHODS.values(), ids=METHODS.keys())
+def test_methods(method, message, toy):
     with pytest.raises(ValueError, match=re.escape(message)):
-        make(toy, conversion=eq.Adaptive())
+        make(toy, method=method)
+
+
+@pytest.mark.parametrize("name", [name for name, method in eq.methods().items() if method.conversion.copies is None])
+def test_the_papers_methods_by_name_have_eight_copies(name, toy):
+    run, mol = make(toy, method=name)
+    method = eq.methods()[name]
+    assert (mol.weighting, mol.conversion) == (method.weighting, eq.Adaptive(capacity=8))
+    run.run(mol, 3)
+    assert mol.recorded == 3
+    slots = {key.split(".")[2] for key in mol.state_dict()["tensors"] if key.startswith("conversion.slots.")}
+    assert slots == {str(j) for j in range(8)}
+
+
+# A preference that names the objectives -------------------------------------------------------------
+
+
+def test_a_mapping_names_the_objectives(toy):
+    named, plain = toy(), toy()
+    mol = eq.MultiObjective(named.model, named.optimizer, {"b": 0.2, "a": 0.3, "c": 0.5}, method="LS")
+    assert mol.names == ("b", "a", "c")
+    assert mol.preference.tolist() == pytest.approx(W)
+    f = named.losses(0)
+    scalar = mol({"a": f[1], "b": f[0], "c": f[2]})
+    torch.testing.assert_close(scalar, (torch.tensor(W) * f).sum())
+    scalar.backward()
+    named.optimizer.step()
+    plain.run(eq.MultiObjective(plain.model, plain.optimizer, W, method="LS"), 1)
+    torch.testing.assert_close(named.params(), plain.params(), rtol=0, atol=0)
+    assert mol.metrics()["loss/a"] == f[1].item()
+
+
+def test_names_give_a_mapping_its_order(toy):
+    _, mol = make(toy, preference={"c": 0.5, "b": 0.3, "a": 0.2}, names=NAMES)
+    assert mol.names == NAMES
+    assert mol.preference.tolist() == pytest.approx(W)
+
+
+MAPPINGS: dict[str, tuple[dict[str, Any], str]] = {
+    "other names": (
+        {"preference": {"a": 0.5, "b": 0.5}, "names": ("a", "c")},
+        "names must be those of the preference, ['a', 'b']; found ('a', 'c')",
+    ),
+    "fewer names": (
+        {"preference": {"a": 0.5, "b": 0.5}, "names": ("a",)},
+        "names must be those of the preference, ['a', 'b']; found ('a',)",
+    ),
+    "a name twice": (
+        {"preference": {"a": 0.5, "b": 0.5}, "names": ("a", "b", "a")},
+        "names must be those of the preference, ['a', 'b']; found ('a', 'b', 'a')",
+    ),
+    "numbers for names": ({"preference": {0: 0.5, 1: 0.5}}, "preference must have text for names; found [0, 1]"),
+    "off the simplex": ({"preference": {"a": 0.5, "b": 0.8}}, "preference must be non-negative and sum to 1; found"),
+    "no objective": ({"preference": {}}, "preference must have"),
+}
+
+
+@pytest.mark.parametrize(("settings", "message"), MAPPINGS.values(), ids=MAPPINGS.keys())
+def test_mappings(settings, message, toy):
+    with pytest.raises(ValueError, match=re.escape(message)):
+        make(toy, **settings)
 
 
 def test_a_model_with_nothing_to_train(preference):
     model = nn.Linear(2, 2).requires_grad_(False)
     with pytest.raises(ValueError, match="model must have a parameter that requires grad; found none"):
-        eq.MultiObjective(model, eq.OMD(), preference)
+        eq.MultiObjective(model, None, preference, method=(eq.OMD(), eq.Last()))
 
 
 LOSSES = {
@@ -130,7 +263,7 @@ def test_losses(change, message, toy):
 def test_losses_by_name_need_names(toy):
     run, mol = make(toy)
     f = run.losses(0)
-    rule = r"losses must be a tensor \(m,\) or a list unless MultiObjective was given their names="
+    rule = r"losses must be a tensor \(m,\) or a list unless the preference names the objectives"
     with pytest.raises(ValueError, match=rf"{rule}; found \['a', 'b', 'c'\]"):
         mol(dict(zip(NAMES, f, strict=True)))
 
@@ -164,7 +297,7 @@ def test_counts_may_come_by_name_with_constants_for_what_is_absent(toy):
     run, mol = make(toy, names=NAMES)
     f = run.losses(0)
     scalar = mol({"a": f[0], "b": torch.tensor(0.0), "c": f[2]}, {"a": 4, "b": 0, "c": 2})
-    torch.testing.assert_close(scalar, 0.2 / 3 * f[0] + 0.5 / 3 * f[2])
+    torch.testing.assert_close(scalar, 0.2 * f[0] + 0.5 * f[2])
 
 
 def test_a_step_without_a_call(toy):
@@ -195,7 +328,7 @@ def test_a_closure_without_a_call(toy):
 
 def test_gradients_that_were_cleared_before_the_step(toy, preference):
     run = toy()
-    mol = eq.MultiObjective(run.model, eq.OMD(), preference, eq.Last(), run.optimizer)
+    mol = eq.MultiObjective(run.model, run.optimizer, preference, method=(eq.OMD(), eq.Last()))
     mol(run.losses(0)).backward()
     run.optimizer.zero_grad()
     with pytest.raises(ValueError, match=r"optimizer\.step\(\) must follow .*; found that its gradients were cleared"):
@@ -203,9 +336,10 @@ def test_gradients_that_were_cleared_before_the_step(toy, preference):
     assert (mol.step, mol.recorded) == (0, 0)
 
 
-def test_a_conversion_by_name_is_no_conversion(toy, preference):
+def test_one_that_is_refused_leaves_the_earlier_one_attached(toy, preference):
     run = toy()
-    first = eq.MultiObjective(run.model, eq.OMD(), preference, eq.Last(), run.optimizer)
-    with pytest.raises(ValueError, match=r"conversion must be one such as .*; found Average"):
-        eq.MultiObjective(run.model, eq.OMD(), preference, "Average", run.optimizer)  # type: ignore[arg-type]
-    assert first._optimizer is not None  # a new one that fails leaves it attached
+    first = eq.MultiObjective(run.model, run.optimizer, preference, method=(eq.OMD(), eq.Last()))
+    with pytest.raises(ValueError, match="method must have a conversion"):
+        eq.MultiObjective(run.model, run.optimizer, preference, method=(eq.OMD(), "Average"))  # type: ignore[arg-type]
+    run.run(first, 1)
+    assert first.step == 1

@@ -19,12 +19,12 @@ def test_model_and_loss_compile_whole_and_once(weighting, toy, preference):
         f: Tensor = (ours.model(x) - y).square().mean(0)
         return f
 
-    mol = eq.MultiObjective(ours.model, weighting, preference, eq.Adaptive(capacity=3), ours.optimizer)
+    mol = eq.MultiObjective(ours.model, ours.optimizer, preference, method=(weighting, eq.Adaptive(capacity=3)))
     for step in range(5):
         mol(losses(*ours.batch(step))).backward()
         ours.optimizer.step()
         ours.optimizer.zero_grad()
-    right = eq.MultiObjective(plain.model, weighting, preference, eq.Adaptive(capacity=3), plain.optimizer)
+    right = eq.MultiObjective(plain.model, plain.optimizer, preference, method=(weighting, eq.Adaptive(capacity=3)))
     plain.run(right, 5)
     assert counter.frame_count == 1
     torch.testing.assert_close(ours.params(), plain.params(), rtol=0, atol=0)
@@ -35,7 +35,7 @@ def test_a_compiled_model_may_be_given(toy, preference):
     run = toy()
     compiled = torch.compile(run.model, fullgraph=True, backend="eager")
     assert isinstance(compiled, nn.Module)
-    mol = eq.MultiObjective(compiled, eq.OMD(), preference, eq.Average(), run.optimizer)
+    mol = eq.MultiObjective(compiled, run.optimizer, preference, method=(eq.OMD(), eq.Average()))
     for step in range(3):
         x, y = run.batch(step)
         mol((compiled(x) - y).square().mean(0)).backward()

@@ -15,7 +15,7 @@ UNEVEN = [0.2, 0.8]
 
 
 def shell(weighting: Any, preference: list[float] = UNEVEN, **settings: Any) -> eq.MultiObjective:
-    return eq.MultiObjective(torch.nn.Linear(1, 1), weighting, preference, **settings)
+    return eq.MultiObjective(torch.nn.Linear(1, 1), None, preference, method=(weighting, eq.Last()), **settings)
 
 
 def losses(*values: float) -> torch.Tensor:
@@ -44,8 +44,9 @@ def test_of_several_the_lowest_is_named():
 def test_where_looking_is_put_off_it_is_said_by_the_next_call():
     mol = shell(eq.OMD(), check="deferred")
     mol(losses(-1.0, 0.5))
-    with pytest.warns(IdealPointWarning, match="found -1 for objective 0 in step 1"):
+    with pytest.warns(IdealPointWarning, match="found -1 for objective 0 in step 1") as said:
         mol(losses(1.0, 0.5))
+    assert said[0].filename == __file__
     mol(losses(-1.0, 0.5))
     mol.solution()
 

@@ -7,11 +7,13 @@ import torch
 
 import equipoise as eq
 
+LAST = eq.Last()
 
-def after_one_step(toy, weighting, value, conversion=None, **settings):
+
+def after_one_step(toy, weighting, value, conversion=LAST, **settings):
     run = toy()
     w = torch.tensor([0.25, 0.25, 0.5])
-    mol = eq.MultiObjective(run.model, weighting, w, conversion, run.optimizer, **settings)
+    mol = eq.MultiObjective(run.model, run.optimizer, w, method=(weighting, conversion), **settings)
     mol(run.losses(0) * 0 + torch.tensor(value)).backward()
     run.optimizer.step()
     return mol.metrics()
@@ -32,9 +34,9 @@ def test_a_step_by_hand(toy):
         "slack/a": 0.0,
         "slack/b": 0.5,
         "slack/c": 0.5,
-        "coefficient/a": 0.25 / 3,
-        "coefficient/b": 0.25 / 3,
-        "coefficient/c": 0.5 / 3,
+        "coefficient/a": 0.25,
+        "coefficient/b": 0.25,
+        "coefficient/c": 0.5,
         "lambda/a": 1 / 3 + 0.1,
         "lambda/b": 1 / 3 - 0.05,
         "lambda/c": 1 / 3 - 0.05,
@@ -61,7 +63,7 @@ def test_the_ideal_point_and_first_losses_are_taken_into_account(toy):
 
 def test_before_the_first_step_losses_are_unknown(toy, preference):
     run = toy()
-    found = eq.MultiObjective(run.model, eq.OMD(), preference, optimizer=run.optimizer).metrics()
+    found = eq.MultiObjective(run.model, run.optimizer, preference, method=(eq.OMD(), eq.Last())).metrics()
     assert math.isnan(found["loss/0"])
     assert found["step"] == 0
     assert found["lambda/0"] == pytest.approx(1 / 3)
@@ -69,7 +71,7 @@ def test_before_the_first_step_losses_are_unknown(toy, preference):
 
 def test_an_objective_of_weight_zero_does_not_count_for_the_balance(toy):
     run = toy()
-    mol = eq.MultiObjective(run.model, eq.OMD(), torch.tensor([0.25, 0.75, 0.0]), optimizer=run.optimizer)
+    mol = eq.MultiObjective(run.model, run.optimizer, torch.tensor([0.25, 0.75, 0.0]), method=(eq.OMD(), eq.Last()))
     mol(run.losses(0) * 0 + torch.tensor([3.0, 1.0, 7.0])).backward()
     run.optimizer.step()
     found = mol.metrics()

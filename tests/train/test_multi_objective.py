@@ -1,6 +1,9 @@
 """The shell does what a loop by hand does, and commits when it says it does."""
 
+import copy
 import gc
+import sys
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -51,6 +54,7 @@ def by_hand(run: Any, weighting: Weighting[Any], conversion: Any, w: Tensor, ste
         state = weighting.init(torch.zeros(3), **extra) if state is None else state
         record = conversion.update(params, losses, record)
         c, state = weighting.update(losses, state, w, **extra)
+        c = 3 * c if weighting.dual else c  # uniform λ is the weighted sum
         run.optimizer.zero_grad()
         tracked = weighting.rows(state)
         if tracked is None:
@@ -64,16 +68,14 @@ def by_hand(run: Any, weighting: Weighting[Any], conversion: Any, w: Tensor, ste
 
 
 def assert_same(left: dict[str, Tensor], right: dict[str, Tensor]) -> None:
-    assert left.keys() == right.keys()
-    for name, tensor in left.items():
-        assert torch.equal(tensor, right[name]), name
+    torch.testing.assert_close(left, right, rtol=0, atol=0, equal_nan=True)
 
 
 @pytest.mark.parametrize("attached", [True, False], ids=["with optimizer", "without"])
 @pytest.mark.parametrize("weighting", WEIGHTINGS.values(), ids=WEIGHTINGS.keys())
 def test_the_trajectory_is_that_of_the_loop_by_hand_bit_for_bit(weighting, attached, toy, preference):
     ours, theirs = toy(), toy()
-    mol = eq.MultiObjective(ours.model, weighting, preference, ADAPTIVE, ours.optimizer if attached else None)
+    mol = eq.MultiObjective(ours.model, ours.optimizer if attached else None, preference, method=(weighting, ADAPTIVE))
     ours.run(mol, 12)
     _, record = by_hand(theirs, weighting, ADAPTIVE, preference, 12)
     assert_same(ours.params(), theirs.params())
@@ -83,7 +85,7 @@ def test_the_trajectory_is_that_of_the_loop_by_hand_bit_for_bit(weighting, attac
 @pytest.mark.parametrize("conversion", [eq.Last(), eq.Average(power=2), ADAPTIVE], ids=str)
 def test_every_conversion_gives_what_it_gives_by_hand(conversion, toy, preference):
     ours, theirs = toy(torch.optim.Adam), toy(torch.optim.Adam)
-    mol = eq.MultiObjective(ours.model, eq.OMD(), preference, conversion, ours.optimizer)
+    mol = eq.MultiObjective(ours.model, ours.optimizer, preference, method=(eq.OMD(), conversion))
     ours.run(mol, 20)
     _, record = by_hand(theirs, eq.OMD(), conversion, preference, 20)
     assert_same(mol.solution(), conversion.output(record))
@@ -92,8 +94,8 @@ def test_every_conversion_gives_what_it_gives_by_hand(conversion, toy, preferenc
 def test_the_three_lines_meet_the_preference(toy):
     """The targets are about 0, 1 and 2: the first and the last compete, and the middle one comes for free."""
     w = torch.tensor([0.5, 0.3, 0.2])
-    run = toy()
-    mol = eq.MultiObjective(run.model, eq.OMD(), w, eq.Adaptive(power=4, capacity=8), run.optimizer)
+    run = toy(lr=0.05 / 3)
+    mol = eq.MultiObjective(run.model, run.optimizer, w, method=(eq.OMD(), eq.Adaptive(power=4, capacity=8)))
     run.run(mol, 800)
     run.model.load_state_dict(mol.solution())
     weighted = w * torch.stack([run.losses(step) for step in range(8)]).mean(0).detach()
@@ -104,17 +106,107 @@ def test_the_three_lines_meet_the_preference(toy):
 
 def test_the_scalar_is_the_weighted_sum(toy, preference):
     run = toy()
-    mol = eq.MultiObjective(run.model, eq.OMD(), preference)
+    mol = eq.MultiObjective(run.model, None, preference, method=(eq.OMD(), eq.Last()))
     losses = run.losses(0)
-    # λ begins uniform, so c = w/3.
-    torch.testing.assert_close(mol(losses), (preference / 3 * losses).sum())
+    # λ begins uniform, and uniform λ is the weighted sum.
+    torch.testing.assert_close(mol(losses), (preference * losses).sum())
+
+
+# One scale for all methods ------------------------------------------------------------------------
+
+
+class Parabolas(nn.Module):
+    """f_i = (x − i)² for i = 0, …, 9, at x = 0."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.x = nn.Parameter(torch.zeros(()))
+
+    def forward(self) -> Tensor:
+        return (self.x - torch.arange(10.0)).square()
+
+
+FIRST_STEP = {
+    "LS": 0.9,  # 0.1 · the mean of 2i
+    "equipoise": 0.9,
+    "OMDgd-TCH": 0.9,
+    "OMDeg-TCH": 0.9,
+    "TCH": 1.8,  # 0.1 · 2 · 9: all for the largest, as strongly as the sum is for all
+    "UPGrad": 0.9,  # no two gradients conflict
+}
+
+
+@pytest.mark.parametrize(("method", "moved"), FIRST_STEP.items(), ids=FIRST_STEP.keys())
+def test_one_learning_rate_serves_all_methods(method, moved):
+    model = Parabolas()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    mol = eq.MultiObjective(model, optimizer, [0.1] * 10, method=method)
+    mol(model()).backward()
+    optimizer.step()
+    assert model.x.item() == pytest.approx(moved, rel=1e-5)
+
+
+OF_ANOTHER_SUM = {"CAGrad", "Nash-MTL", "Aligned-MTL", "qFFL", "FedMGDA+"}
+"""Whose step has a length of its own."""
+ELSEWHERE = {"PMTL", "PropFair"}
+"""Not for ten objectives, and not for a training loop."""
+
+
+@pytest.mark.parametrize("method", sorted(eq.methods().keys() - OF_ANOTHER_SUM - ELSEWHERE))
+def test_coefficients_sum_to_one_where_the_preference_is_uniform(method):
+    torch.manual_seed(0)
+    model, x = nn.Linear(4, 10), torch.randn(8, 4)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    mol = eq.MultiObjective(model, optimizer, [0.1] * 10, method=method)
+    for _ in range(4):
+        mol((model(x) - 1).square().mean(0) + torch.arange(10.0) / 10).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    torch.testing.assert_close(mol.history.coefficients.sum(1), torch.ones(4, dtype=torch.float64))
+
+
+@pytest.mark.parametrize("method", ["equipoise", "OMDgd-TCH", "OMDeg-TCH", "LS"])
+def test_before_the_first_step_coefficients_are_the_preference(method, toy, preference):
+    run = toy()
+    mol = eq.MultiObjective(run.model, run.optimizer, preference, method=method)
+    assert torch.equal(mol.coefficients, preference)
+    losses = run.losses(0)
+    torch.testing.assert_close(mol(losses), (preference * losses).sum())
+
+
+# What a step costs --------------------------------------------------------------------------------
+
+COMPREHENSIONS = {"<listcomp>", "<genexpr>", "<dictcomp>", "<setcomp>"}
+"""Frames of their own before Python 3.12."""
+
+
+def test_a_step_takes_few_calls_into_the_library(toy, preference):
+    run = toy()
+    mol = eq.MultiObjective(run.model, run.optimizer, preference)
+    run.run(mol, 50)
+    library, calls = str(Path(eq.__file__).parent), 0
+
+    def count(frame: Any, event: str, _: object) -> None:
+        nonlocal calls
+        code = frame.f_code
+        calls += event == "call" and code.co_filename.startswith(library) and code.co_name not in COMPREHENSIONS
+
+    sys.setprofile(count)
+    try:
+        run.run(mol, 10, 50)
+    finally:
+        sys.setprofile(None)
+    assert calls / 10 <= 60
+
+
+# Losses in every form -----------------------------------------------------------------------------
 
 
 def test_losses_come_by_name_too(toy, preference):
     by_name, plain = toy(), toy()
     names = ("a", "b", "c")
-    left = eq.MultiObjective(by_name.model, eq.OMD(), preference, ADAPTIVE, by_name.optimizer, names=names)
-    right = eq.MultiObjective(plain.model, eq.OMD(), preference, ADAPTIVE, plain.optimizer)
+    left = eq.MultiObjective(by_name.model, by_name.optimizer, preference, method=(eq.OMD(), ADAPTIVE), names=names)
+    right = eq.MultiObjective(plain.model, plain.optimizer, preference, method=(eq.OMD(), ADAPTIVE))
     for step in range(5):
         f = by_name.losses(step)
         left({"c": f[2], "a": f[0], "b": f[1]}).backward()
@@ -127,7 +219,7 @@ def test_losses_come_by_name_too(toy, preference):
 def test_losses_come_in_a_list_too(toy, preference):
     whole, single = toy(), toy()
     for run, form in ((whole, lambda f: f), (single, list)):
-        mol = eq.MultiObjective(run.model, eq.OMD(), preference, ADAPTIVE, run.optimizer)
+        mol = eq.MultiObjective(run.model, run.optimizer, preference, method=(eq.OMD(), ADAPTIVE))
         for step in range(4):
             mol(form(run.losses(step))).backward()
             run.optimizer.step()
@@ -137,7 +229,7 @@ def test_losses_come_in_a_list_too(toy, preference):
 
 def test_a_loop_that_never_steps_is_told_so(toy, preference):
     run = toy()
-    mol = eq.MultiObjective(run.model, eq.OMD(), preference, ADAPTIVE, run.optimizer)
+    mol = eq.MultiObjective(run.model, run.optimizer, preference, method=(eq.OMD(), ADAPTIVE))
     mol.solution()  # fresh: nothing to say
     for step in range(3):
         run.optimizer.zero_grad()
@@ -150,14 +242,62 @@ def test_a_loop_that_never_steps_is_told_so(toy, preference):
     mol.solution()
 
 
+@pytest.mark.parametrize(
+    ("every", "why"),
+    [
+        (9, r"of 3 steps none was due for every=9, and record\(\) was not called"),
+        (None, r"of 3 steps none was due for every=None, and record\(\) was not called"),
+    ],
+)
+def test_a_run_that_records_nothing_is_told_so(every, why, toy, preference):
+    run = toy()
+    mol = eq.MultiObjective(run.model, run.optimizer, preference, every=every)
+    start = run.params()
+    run.run(mol, 3)
+    with pytest.warns(UserWarning, match=rf"nothing was recorded: {why}\. The solution is where the run began") as said:
+        found = mol.solution()
+    assert said[0].filename == __file__
+    assert_same(found, start)
+    with pytest.warns(UserWarning, match="nothing was recorded"), mol.solution_weights():
+        pass
+
+
+def test_eight_backward_passes_without_a_step_are_said_once(toy, preference):
+    """As when a second phase of the training steps another optimizer."""
+    run = toy()
+    mol = eq.MultiObjective(run.model, run.optimizer, preference)
+    run.run(mol, 3)
+    second = torch.optim.Adam(run.model.parameters())
+
+    def phase(steps: int) -> None:
+        for step in range(steps):
+            mol(run.losses(step)).backward()
+            second.step()
+            second.zero_grad()
+
+    phase(8)
+    text = (
+        r"8 backward passes of mol in a row were not followed by a step of its optimizer.*is another optimizer stepped"
+    )
+    with pytest.warns(UserWarning, match=text) as said:
+        phase(1)
+    assert said[0].filename == __file__
+    phase(20)
+    assert (mol.step, mol.recorded) == (3, 3)
+    run.run(mol, 1)
+    phase(8)  # a gradient scaler may skip some now and then
+    with pytest.warns(UserWarning, match=text):
+        phase(1)
+
+
 def test_a_second_shell_takes_the_optimizer_over(toy, preference):
     run = toy()
-    settings = (eq.OMD(), preference, ADAPTIVE, run.optimizer)
-    first = eq.MultiObjective(run.model, *settings)
+    settings: Any = {"optimizer": run.optimizer, "preference": preference, "method": (eq.OMD(), ADAPTIVE)}
+    first = eq.MultiObjective(run.model, **settings)
     run.run(first, 2)
     answer = first.solution()
     with pytest.warns(UserWarning, match="an earlier MultiObjective had this optimizer, and was closed"):
-        second = eq.MultiObjective(run.model, *settings)
+        second = eq.MultiObjective(run.model, **settings)
     run.run(second, 3)
     assert (first.step, second.step) == (2, 3)
     for use in (first, first.record):
@@ -165,7 +305,7 @@ def test_a_second_shell_takes_the_optimizer_over(toy, preference):
             use(run.losses(0))
     assert all(torch.equal(x, answer[name]) for name, x in first.solution().items())
     second.close()
-    third = eq.MultiObjective(run.model, *settings)  # no warning: the second had let go
+    third = eq.MultiObjective(run.model, **settings)  # no warning: the second had let go
     run.run(third, 1)
     assert third.recorded == 1
 
@@ -174,21 +314,21 @@ def test_a_preference_in_double_does_not_make_a_run_double(toy):
     w: Any = np.array([0.2, 0.3, 0.5])
     for dtype in (torch.float32, torch.float64):
         run = toy(dtype=dtype)
-        mol = eq.MultiObjective(run.model, eq.OMD(), w, ADAPTIVE, run.optimizer)
+        mol = eq.MultiObjective(run.model, run.optimizer, w, method=(eq.OMD(), ADAPTIVE))
         run.run(mol, 2)
         assert {mol.preference.dtype, mol.coefficients.dtype, *(x.dtype for x in mol.solution().values())} == {dtype}
 
 
 def test_it_is_shown_in_a_line(toy, preference):
     run = toy()
-    mol = eq.MultiObjective(run.model, eq.OMD(), preference, ADAPTIVE, run.optimizer)
+    mol = eq.MultiObjective(run.model, run.optimizer, preference, method=(eq.OMD(), ADAPTIVE))
     run.run(mol, 2)
     assert repr(mol) == "MultiObjective(Sequential, OMD, Adaptive, preference=[0.2, 0.3, 0.5], step=2, recorded=2)"
 
 
 def test_what_is_recorded_is_the_iterate_that_the_losses_were_measured_at(toy, preference):
     run = toy()
-    mol = eq.MultiObjective(run.model, eq.Linear(), preference, eq.Last(), run.optimizer)
+    mol = eq.MultiObjective(run.model, run.optimizer, preference, method=(eq.Linear(), eq.Last()))
     before = run.params()
     run.run(mol, 1)
     assert_same(mol.solution(), before)
@@ -197,12 +337,12 @@ def test_what_is_recorded_is_the_iterate_that_the_losses_were_measured_at(toy, p
 
 def test_nothing_is_committed_before_the_optimizer_steps(toy, preference):
     run = toy()
-    mol = eq.MultiObjective(run.model, eq.OMD(), preference, ADAPTIVE, run.optimizer)
+    mol = eq.MultiObjective(run.model, run.optimizer, preference, method=(eq.OMD(), ADAPTIVE))
     before = {name: x.clone() for name, x in mol.state_dict()["tensors"].items()}
     mol(run.losses(0)).backward()
     after = mol.state_dict()
     assert after["step"] == 0
-    assert all(torch.equal(x, before[name]) or name == "losses" for name, x in after["tensors"].items())
+    assert_same(after["tensors"], before)
     run.optimizer.step()
     assert mol.step == 1
     assert not torch.equal(mol.state_dict()["tensors"]["weighting.dual"], before["weighting.dual"])
@@ -210,7 +350,7 @@ def test_nothing_is_committed_before_the_optimizer_steps(toy, preference):
 
 def test_snapshots_do_not_follow_the_model(toy, preference):
     run = toy()
-    mol = eq.MultiObjective(run.model, eq.OMD(), preference, ADAPTIVE, run.optimizer)
+    mol = eq.MultiObjective(run.model, run.optimizer, preference, method=(eq.OMD(), ADAPTIVE))
     run.run(mol, 4)
     before = mol.solution()
     with torch.no_grad():
@@ -222,7 +362,7 @@ def test_snapshots_do_not_follow_the_model(toy, preference):
 def test_the_model_is_referred_to_and_not_owned(toy, preference):
     run = toy()
     keys = set(run.model.state_dict())
-    mol = eq.MultiObjective(run.model, eq.OMD(), preference, ADAPTIVE)
+    mol = eq.MultiObjective(run.model, None, preference, method=(eq.OMD(), ADAPTIVE))
     assert not isinstance(mol, nn.Module)
 
     class Trainer(nn.Module):
@@ -235,13 +375,13 @@ def test_the_model_is_referred_to_and_not_owned(toy, preference):
 
 def test_an_optimizer_outlives_its_shell(toy, preference):
     run = toy()
-    mol = eq.MultiObjective(run.model, eq.OMD(), preference, ADAPTIVE, run.optimizer)
+    mol = eq.MultiObjective(run.model, run.optimizer, preference, method=(eq.OMD(), ADAPTIVE))
     run.run(mol, 2)
     del mol
     gc.collect()
     run.losses(0).sum().backward()
     run.optimizer.step()
-    again = eq.MultiObjective(run.model, eq.OMD(), preference, ADAPTIVE, run.optimizer)
+    again = eq.MultiObjective(run.model, run.optimizer, preference, method=(eq.OMD(), ADAPTIVE))
     run.optimizer.zero_grad()
     run.run(again, 2)
     again.close()
@@ -250,16 +390,115 @@ def test_an_optimizer_outlives_its_shell(toy, preference):
     assert again.step == 2
 
 
+@pytest.mark.parametrize("deferred", [False, True], ids=["at once", "late"])
+@pytest.mark.parametrize("weighting", [eq.SelfTuned(), eq.MoCo(0.5, tracking=0.3)], ids=["known", "measured"])
+def test_a_deep_copy_goes_on_by_itself(weighting, deferred, toy, preference):
+    run, alone = toy(torch.optim.Adam), toy(torch.optim.Adam)
+    check: Any = "deferred" if deferred else "now"
+    settings: Any = {"preference": preference, "method": (weighting, ADAPTIVE), "check": check}
+    mol = eq.MultiObjective(run.model, run.optimizer, **settings)
+    plain = eq.MultiObjective(alone.model, alone.optimizer, **settings)
+    run.run(mol, 4)
+    alone.run(plain, 4)
+    model, optimizer, other = copy.deepcopy((run.model, run.optimizer, mol))
+    twin = run._replace(model=model, optimizer=optimizer)
+    assert other.model is model
+    twin.run(other, 3, 4)
+    assert (mol.step, mol.recorded, other.step, other.recorded) == (4, 4, 7, 7)
+    assert_same(run.params(), alone.params())
+    assert_same(mol.solution(), plain.solution())
+    for one, shell in ((run, mol), (alone, plain)):
+        one.run(shell, 3, 4)
+    for one, shell in ((run, mol), (twin, other)):
+        assert_same(one.params(), alone.params())
+        assert_same(shell.solution(), plain.solution())
+        assert_same(shell.state_dict()["tensors"], plain.state_dict()["tensors"])
+    other.close()
+    run.run(mol, 1, 7)
+    assert (mol.step, other.step) == (8, 7)
+
+
+def test_a_copy_has_a_thread_of_its_own(toy, preference, as_accelerator):
+    run, alone = toy(), toy()
+    plain = eq.MultiObjective(alone.model, alone.optimizer, preference, method=(eq.OMD(), ADAPTIVE))
+    with as_accelerator():
+        mol = eq.MultiObjective(run.model, run.optimizer, preference, method=(eq.OMD(), ADAPTIVE), store="host")
+        run.run(mol, 3)
+        model, optimizer, other = copy.deepcopy((run.model, run.optimizer, mol))
+        mol.close()
+        run._replace(model=model, optimizer=optimizer).run(other, 3, 3)
+    alone.run(plain, 6)
+    assert_same(other.solution(), plain.solution())
+    assert (mol.recorded, other.recorded) == (3, 6)
+    other.close()
+
+
+def test_a_run_with_its_copies_in_a_folder_is_not_copied(toy, preference, tmp_path):
+    run = toy()
+    mol = eq.MultiObjective(run.model, run.optimizer, preference, store=tmp_path)
+    with pytest.raises(eq.StoreError, match="a run with its store in a folder cannot be copied: load its state_dict"):
+        copy.deepcopy(mol)
+    run.run(mol, 2)
+    mol.close()
+
+
+def test_a_copy_of_the_optimizer_alone_tells_nothing(toy, preference):
+    run = toy()
+    mol = eq.MultiObjective(run.model, run.optimizer, preference)
+    run.run(mol, 2)
+    model, optimizer = copy.deepcopy((run.model, run.optimizer))
+    model(run.batch(0)[0]).sum().backward()
+    optimizer.step()
+    assert mol.step == 2
+    run.run(mol, 1)
+    assert mol.step == 3
+
+
+class Averaging(torch.optim.SGD):
+    """Calls the step of its parent, as optimizers that add something to another one do."""
+
+    def step(self, closure: Any = None) -> Any:
+        return super().step(closure)
+
+
+@pytest.mark.parametrize("closure", [False, True], ids=["without closure", "with closure"])
+@pytest.mark.parametrize("weighting", [eq.OMD(), eq.Tchebycheff()], ids=["known", "measured"])
+def test_a_step_that_calls_the_step_of_its_parent_is_one_step(weighting, closure, toy, preference):
+    """The step of the parent has hooks of its own once a plain parent was made."""
+    plain, derived = toy(torch.optim.SGD), toy(Averaging)
+    assert hasattr(torch.optim.SGD.step, "hooked")
+    mols = [
+        eq.MultiObjective(run.model, run.optimizer, preference, method=(weighting, eq.Average()))
+        for run in (plain, derived)
+    ]
+    for step in range(5):
+        plain.run(mols[0], 1, step)
+        if closure:
+
+            def evaluate(step: int = step) -> Tensor:
+                derived.optimizer.zero_grad()
+                scalar = mols[1](derived.losses(step))
+                scalar.backward()
+                return scalar
+
+            derived.optimizer.step(evaluate)
+        else:
+            derived.run(mols[1], 1, step)
+    assert [(mol.step, mol.recorded) for mol in mols] == [(5, 5), (5, 5)]
+    assert_same(derived.params(), plain.params())
+    assert_same(mols[1].state_dict()["tensors"], mols[0].state_dict()["tensors"])
+
+
 def test_gradient_clipping_and_schedulers_are_as_ever(toy, preference):
     ours, theirs = toy(torch.optim.AdamW), toy(torch.optim.AdamW)
-    mol = eq.MultiObjective(ours.model, eq.OMD(), preference, ADAPTIVE, ours.optimizer)
+    mol = eq.MultiObjective(ours.model, ours.optimizer, preference, method=(eq.OMD(), ADAPTIVE))
     state = eq.OMD().init(torch.zeros(3))
     schedules = [torch.optim.lr_scheduler.CosineAnnealingLR(run.optimizer, 6) for run in (ours, theirs)]
     for step in range(6):
         mol(ours.losses(step)).backward()
         losses = theirs.losses(step)
         c, state = eq.OMD().update(losses, state, preference)
-        (c * losses).sum().backward()
+        (3 * c * losses).sum().backward()
         for run, schedule in zip((ours, theirs), schedules, strict=True):
             nn.utils.clip_grad_norm_(run.model.parameters(), 0.1)
             run.optimizer.step()
@@ -272,7 +511,7 @@ def test_gradient_clipping_and_schedulers_are_as_ever(toy, preference):
 @pytest.mark.parametrize("weighting", [eq.OMD(), eq.MGDA(), eq.MoCo(0.5, tracking=0.3)], ids=["OMD", "MGDA", "MoCo"])
 def test_an_optimizer_that_evaluates_a_closure_commits_once_a_step(weighting, toy, preference):
     run = toy(torch.optim.LBFGS, lr=0.5, max_iter=4)
-    mol = eq.MultiObjective(run.model, weighting, preference, eq.Last(), run.optimizer)
+    mol = eq.MultiObjective(run.model, run.optimizer, preference, method=(weighting, eq.Last()))
     evaluations, scalars = 0, []
 
     def closure() -> Tensor:
@@ -294,8 +533,8 @@ def test_an_optimizer_that_evaluates_a_closure_commits_once_a_step(weighting, to
 
 def test_a_closure_of_a_plain_optimizer_is_a_call_before_it(toy, preference):
     inside, before = toy(), toy()
-    left = eq.MultiObjective(inside.model, eq.OMD(), preference, ADAPTIVE, inside.optimizer)
-    right = eq.MultiObjective(before.model, eq.OMD(), preference, ADAPTIVE, before.optimizer)
+    left = eq.MultiObjective(inside.model, inside.optimizer, preference, method=(eq.OMD(), ADAPTIVE))
+    right = eq.MultiObjective(before.model, before.optimizer, preference, method=(eq.OMD(), ADAPTIVE))
     for step in range(5):
 
         def closure(step: int = step) -> Tensor:
@@ -312,7 +551,7 @@ def test_a_closure_of_a_plain_optimizer_is_a_call_before_it(toy, preference):
 
 def test_every_nth_step_is_recorded(toy, preference):
     run = toy()
-    mol = eq.MultiObjective(run.model, eq.Linear(), preference, eq.Average(), run.optimizer, every=3)
+    mol = eq.MultiObjective(run.model, run.optimizer, preference, method=(eq.Linear(), eq.Average()), every=3)
     iterates = []
     for step in range(8):
         iterates.append(run.params())
@@ -323,7 +562,9 @@ def test_every_nth_step_is_recorded(toy, preference):
 
 def test_other_losses_can_decide_what_is_kept(toy, preference):
     run = toy()
-    mol = eq.MultiObjective(run.model, eq.Linear(), preference, eq.Adaptive(capacity=4), run.optimizer, every=None)
+    mol = eq.MultiObjective(
+        run.model, run.optimizer, preference, method=(eq.Linear(), eq.Adaptive(capacity=4)), every=None
+    )
     kept: dict[str, Tensor] = {}
     for step, held_out in enumerate([3.0, 1.0, 2.0]):
         if held_out == 1.0:
@@ -338,7 +579,7 @@ def test_other_losses_can_decide_what_is_kept(toy, preference):
 
 def test_record_takes_the_place_of_the_training_losses(toy, preference):
     run = toy()
-    mol = eq.MultiObjective(run.model, eq.Linear(), preference, eq.Average(), run.optimizer)
+    mol = eq.MultiObjective(run.model, run.optimizer, preference, method=(eq.Linear(), eq.Average()))
     iterates = []
     for step in range(4):
         iterates.append(run.params())
@@ -353,7 +594,7 @@ def test_record_takes_the_place_of_the_training_losses(toy, preference):
 
 def test_iterates_are_not_compared_by_two_kinds_of_losses(toy, preference):
     run = toy()
-    mol = eq.MultiObjective(run.model, eq.Linear(), preference, ADAPTIVE, run.optimizer)
+    mol = eq.MultiObjective(run.model, run.optimizer, preference, method=(eq.Linear(), ADAPTIVE))
     run.run(mol, 2)
     with pytest.raises(
         ValueError, match="give every=None, or call it before mol; found 2 iterates compared by training"
@@ -365,23 +606,23 @@ def test_absent_objectives_are_masked(toy, preference):
     run = toy(dtype=torch.float64)
     weighting = eq.OMD(0.5, eq.Entropic())
     w = preference.double()
-    mol = eq.MultiObjective(run.model, weighting, w, ADAPTIVE, run.optimizer)
+    mol = eq.MultiObjective(run.model, run.optimizer, w, method=(weighting, ADAPTIVE))
     state = weighting.init(torch.zeros(3, dtype=torch.float64))
     for step, counts in enumerate([[4, 4, 8], [4, 0, 8], [0, 0, 2], [1, 1, 1]]):
         losses = run.losses(step)
         c, state = weighting.update(losses, state, w, mask=torch.tensor(counts) > 0)
         holed = torch.where(torch.tensor(counts) > 0, losses, torch.nan)
         scalar = mol(holed, counts)
-        torch.testing.assert_close(scalar, (c * losses).sum())
+        torch.testing.assert_close(scalar, (3 * c * losses).sum())
         scalar.backward()
         run.optimizer.step()
         run.optimizer.zero_grad()
-    assert_same(states.flatten(state), states.flatten(mol._state.weighting))
+    assert_same(states.flatten(state), states.flatten(mol._run.weights.state))
 
 
 def test_half_precision_parameters_are_recorded_in_single(toy, preference):
     run = toy(dtype=torch.bfloat16)
-    mol = eq.MultiObjective(run.model, eq.OMD(), preference, eq.Average(), run.optimizer)
+    mol = eq.MultiObjective(run.model, run.optimizer, preference, method=(eq.OMD(), eq.Average()))
     run.run(mol, 3)
     solution = mol.solution()
     assert {x.dtype for x in solution.values()} == {torch.float32}
@@ -391,7 +632,7 @@ def test_half_precision_parameters_are_recorded_in_single(toy, preference):
 
 def test_double_stays_double(toy, preference):
     run = toy(dtype=torch.float64)
-    mol = eq.MultiObjective(run.model, eq.OMD(), preference, ADAPTIVE, run.optimizer)
+    mol = eq.MultiObjective(run.model, run.optimizer, preference, method=(eq.OMD(), ADAPTIVE))
     run.run(mol, 3)
     assert {x.dtype for x in mol.solution().values()} == {torch.float64}
 
@@ -399,7 +640,7 @@ def test_double_stays_double(toy, preference):
 def test_memory_is_the_capacity(toy, preference):
     """However long the run: the copies are allocated once, and stay where they are."""
     run = toy()
-    mol = eq.MultiObjective(run.model, eq.OMD(), preference, ADAPTIVE, run.optimizer)
+    mol = eq.MultiObjective(run.model, run.optimizer, preference, method=(eq.OMD(), ADAPTIVE))
 
     def addresses() -> dict[str, int]:
         tensors = mol.state_dict()["tensors"]
@@ -428,7 +669,7 @@ def test_ten_thousand_noisy_steps_stay_at_eight_copies():
     size = sum(p.numel() * p.element_size() for p in model.parameters())
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
     start = live_bytes()
-    mol = eq.MultiObjective(model, eq.OMD(), torch.full((m,), 1 / m), eq.Adaptive(capacity=8), optimizer)
+    mol = eq.MultiObjective(model, optimizer, torch.full((m,), 1 / m), method=(eq.OMD(), eq.Adaptive(capacity=8)))
     for step in range(10_000):
         mol(model.weight.square().mean() + torch.rand(m)).backward()
         optimizer.step()
@@ -438,22 +679,29 @@ def test_ten_thousand_noisy_steps_stay_at_eight_copies():
     assert mol.metrics()["archive"] == 8
 
 
-def test_moving_is_a_matter_of_one_call(toy, preference):
+@pytest.mark.parametrize(
+    ("weighting", "place"), [(eq.OMD(), "cpu"), (eq.Momentum(eq.Tchebycheff()), "meta")], ids=["known", "measured"]
+)
+def test_moving_is_a_matter_of_one_call(weighting, place, toy, preference):
+    """Copies go where the model is; λ that is known before the losses stays on the host."""
     run = toy()
-    mol = eq.MultiObjective(run.model, eq.OMD(), preference, ADAPTIVE, run.optimizer)
+    mol = eq.MultiObjective(run.model, run.optimizer, preference, method=(weighting, ADAPTIVE))
     run.run(mol, 3)
     before = {name: x.clone() for name, x in mol.state_dict()["tensors"].items()}
     assert mol.to("cpu") is mol
     assert_same(mol.state_dict()["tensors"], before)
     run.model.to("meta")
     mol.to("meta")
-    assert {x.device.type for x in states.flatten(mol._state.weighting).values()} == {"meta"}
+    assert {x.device.type for x in states.flatten(mol._run.weights.state).values()} == {place}
+    after = mol.state_dict()["tensors"]
+    assert {x.device.type for name, x in after.items() if name.startswith("conversion.slots.")} == {"meta"}
+    assert mol.solution()["0.weight"].device.type == "meta"
 
 
 @pytest.mark.parametrize("name", ["weighting", "conversion", "preference"])
 def test_what_a_run_was_made_with_cannot_be_replaced(name, toy, preference):
     run = toy()
-    mol = eq.MultiObjective(run.model, eq.OMD(), preference, ADAPTIVE, run.optimizer)
+    mol = eq.MultiObjective(run.model, run.optimizer, preference, method=(eq.OMD(), ADAPTIVE))
     with pytest.raises(AttributeError):
         setattr(mol, name, None)
 
@@ -463,7 +711,7 @@ def test_a_scripted_model(preference):
     torch.manual_seed(0)
     model = torch.jit.script(nn.Linear(4, 3))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
-    mol = eq.MultiObjective(model, eq.OMD(), preference, ADAPTIVE, optimizer)
+    mol = eq.MultiObjective(model, optimizer, preference, method=(eq.OMD(), ADAPTIVE))
     for _ in range(3):
         mol(model(torch.ones(2, 4)).square().mean(0)).backward()
         optimizer.step()

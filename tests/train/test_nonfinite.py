@@ -30,7 +30,7 @@ def test_on_the_cpu_nothing_has_changed_when_it_is_raised(value, attached, toy, 
     run = toy()
     names = ("a", "b", "c")
     optimizer = run.optimizer if attached else None
-    mol = eq.MultiObjective(run.model, eq.OMD(), preference, ADAPTIVE, optimizer, names=names)
+    mol = eq.MultiObjective(run.model, optimizer, preference, method=(eq.OMD(), ADAPTIVE), names=names)
     run.run(mol, 3)
     before, params = frozen(mol), run.params()
     with pytest.raises(eq.NonFiniteLossError, match=f"losses must be finite; found {value} for b in step 4"):
@@ -40,7 +40,7 @@ def test_on_the_cpu_nothing_has_changed_when_it_is_raised(value, attached, toy, 
     assert mol.step == 3
     # The run goes on as if nothing had been.
     other = toy()
-    right = eq.MultiObjective(other.model, eq.OMD(), preference, ADAPTIVE, other.optimizer)
+    right = eq.MultiObjective(other.model, other.optimizer, preference, method=(eq.OMD(), ADAPTIVE))
     run.run(mol, 3, 3)
     other.run(right, 6)
     assert_same(run.params(), other.params())
@@ -48,7 +48,7 @@ def test_on_the_cpu_nothing_has_changed_when_it_is_raised(value, attached, toy, 
 
 def test_calls_that_were_fine_still_count(toy, preference):
     run = toy()
-    mol = eq.MultiObjective(run.model, eq.Linear(), preference, eq.Last(), run.optimizer)
+    mol = eq.MultiObjective(run.model, run.optimizer, preference, method=(eq.Linear(), eq.Last()))
     losses = run.losses(0)
     mol(losses).backward()
     with pytest.raises(eq.NonFiniteLossError):
@@ -59,13 +59,13 @@ def test_calls_that_were_fine_still_count(toy, preference):
 
 def test_large_losses_are_no_reason(toy, preference):
     run = toy()
-    mol = eq.MultiObjective(run.model, eq.OMD(), preference, ADAPTIVE, run.optimizer)
+    mol = eq.MultiObjective(run.model, run.optimizer, preference, method=(eq.OMD(), ADAPTIVE))
     assert torch.isfinite(mol(run.losses(0) * 0 + 3e38))  # their sum is not a float32
 
 
 def test_absent_losses_may_be_anything(toy, preference):
     run = toy()
-    mol = eq.MultiObjective(run.model, eq.OMD(), preference, ADAPTIVE, run.optimizer)
+    mol = eq.MultiObjective(run.model, run.optimizer, preference, method=(eq.OMD(), ADAPTIVE))
     scalar = mol(spoiled(run.losses(0)), counts=[1, 0, 1])
     assert torch.isfinite(scalar)
 
@@ -73,25 +73,26 @@ def test_absent_losses_may_be_anything(toy, preference):
 def test_deferred_it_is_raised_by_the_next_call(toy, preference):
     """λ and the archive are as they were; the parameters are not."""
     run = toy()
-    mol = eq.MultiObjective(run.model, eq.OMD(), preference, ADAPTIVE, run.optimizer, check="deferred")
+    mol = eq.MultiObjective(run.model, run.optimizer, preference, method=(eq.OMD(), ADAPTIVE), check="deferred")
     run.run(mol, 3)
     before = frozen(mol)
     mol(spoiled(run.losses(3))).backward()
     run.optimizer.step()
     run.optimizer.zero_grad()
-    after = eq.state.flatten(mol._whole(mol._record.state()))
+    after = eq.state.flatten(mol._whole(mol._run.archive.state()))
     for name, tensor in before.items():
         if name.startswith(("weighting.", "conversion.")):
             assert torch.equal(after[name], tensor), name
     assert not torch.isfinite(run.params()["0.weight"]).all()
     with pytest.raises(eq.NonFiniteLossError, match="found nan for objective 1 in step 4"):
         mol(run.losses(4))
+    assert (mol.step, mol.recorded) == (3, 3)  # the step does not count
 
 
 @pytest.mark.parametrize("reader", ["solution", "state_dict", "metrics"])
 def test_deferred_it_is_raised_by_whoever_reads_the_result(reader, toy, preference):
     run = toy()
-    mol = eq.MultiObjective(run.model, eq.OMD(), preference, ADAPTIVE, run.optimizer, check="deferred")
+    mol = eq.MultiObjective(run.model, run.optimizer, preference, method=(eq.OMD(), ADAPTIVE), check="deferred")
     mol(spoiled(run.losses(0))).backward()
     run.optimizer.step()
     with pytest.raises(eq.NonFiniteLossError, match="step 1"):
@@ -100,8 +101,8 @@ def test_deferred_it_is_raised_by_whoever_reads_the_result(reader, toy, preferen
 
 def test_deferring_changes_nothing_else(toy, preference):
     late, now = toy(), toy()
-    left = eq.MultiObjective(late.model, eq.OMD(), preference, ADAPTIVE, late.optimizer, check="deferred")
-    right = eq.MultiObjective(now.model, eq.OMD(), preference, ADAPTIVE, now.optimizer, check="now")
+    left = eq.MultiObjective(late.model, late.optimizer, preference, method=(eq.OMD(), ADAPTIVE), check="deferred")
+    right = eq.MultiObjective(now.model, now.optimizer, preference, method=(eq.OMD(), ADAPTIVE), check="now")
     late.run(left, 5)
     now.run(right, 5)
     assert_same(frozen(left), frozen(right))
@@ -118,8 +119,8 @@ def test_deferring_changes_nothing_else(toy, preference):
 )
 def test_a_skipped_step_moves_nothing(optimizer, settings, toy, preference):
     ours, clean = toy(optimizer, **settings), toy(optimizer, **settings)
-    mol = eq.MultiObjective(ours.model, eq.OMD(), preference, ADAPTIVE, ours.optimizer, on_nonfinite="skip")
-    plain = eq.MultiObjective(clean.model, eq.OMD(), preference, ADAPTIVE, clean.optimizer)
+    mol = eq.MultiObjective(ours.model, ours.optimizer, preference, method=(eq.OMD(), ADAPTIVE), on_nonfinite="skip")
+    plain = eq.MultiObjective(clean.model, clean.optimizer, preference, method=(eq.OMD(), ADAPTIVE))
     for step in range(6):
         if step == 3:
             scalar = mol(spoiled(ours.losses(7)))
@@ -137,7 +138,7 @@ def test_a_skipped_step_moves_nothing(optimizer, settings, toy, preference):
 
 def test_a_skipped_call_of_several_leaves_the_others(toy, preference):
     run = toy()
-    mol = eq.MultiObjective(run.model, eq.Linear(), preference, eq.Last(), run.optimizer, on_nonfinite="skip")
+    mol = eq.MultiObjective(run.model, run.optimizer, preference, method=(eq.Linear(), eq.Last()), on_nonfinite="skip")
     first, last = run.losses(0), run.losses(2)
     for losses in (first, spoiled(run.losses(1)), last):
         mol(losses).backward()
@@ -156,7 +157,7 @@ def test_on_an_accelerator_no_step_waits_for_the_device(weighting: Any, toy, pre
     run = toy()
     run.model.cuda()
     x, y = (tensor.cuda() for tensor in run.batch(0))
-    mol = eq.MultiObjective(run.model, weighting, preference, eq.Adaptive(power=4, capacity=3), run.optimizer)
+    mol = eq.MultiObjective(run.model, run.optimizer, preference, method=(weighting, eq.Adaptive(power=4, capacity=3)))
 
     def step() -> None:
         mol((run.model(x) - y).square().mean(0)).backward()

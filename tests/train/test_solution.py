@@ -1,5 +1,7 @@
 """The answer in the model: loaded, lent, with BatchNorm statistics of its own."""
 
+import io
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -40,7 +42,7 @@ class Tied(nn.Module):
 def train(model: nn.Module, steps: int = 4, **settings: object) -> tuple[eq.MultiObjective, torch.Tensor]:
     x = torch.randn(32, 4, generator=torch.Generator().manual_seed(1))
     optimizer = torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=0.5)
-    mol = eq.MultiObjective(model, eq.OMD(), [0.5, 0.5], AVERAGE, optimizer, **settings)  # type: ignore[arg-type]
+    mol = eq.MultiObjective(model, optimizer, [0.5, 0.5], method=(eq.OMD(), AVERAGE), **settings)  # type: ignore[arg-type]
     for _ in range(steps):
         out = model(x)
         mol(torch.stack([(out - 1).square().mean(), (out + 1).square().mean()])).backward()
@@ -59,7 +61,7 @@ def same(left: dict[str, Tensor], right: dict[str, Tensor]) -> bool:
 
 def test_before_the_first_step_the_answer_is_where_it_began(toy, preference):
     run = toy()
-    mol = eq.MultiObjective(run.model, eq.OMD(), preference, eq.Adaptive(capacity=2), run.optimizer)
+    mol = eq.MultiObjective(run.model, run.optimizer, preference, method=(eq.OMD(), eq.Adaptive(capacity=2)))
     assert same(mol.solution(), run.params())
 
 
@@ -115,12 +117,52 @@ def test_recalibrated_statistics_are_those_of_one_answer():
     model = Normed()
     mol, x = train(model)
     mol.update_bn([x])
-    optimizer = mol._optimizer
+    optimizer = mol._run.attached
     assert optimizer is not None
     out = model(x)
     mol(torch.stack([(out - 1).square().mean(), (out + 1).square().mean()])).backward()
     optimizer.optimizer.step()
     assert torch.equal(mol.solution()["norm.running_mean"], model.mean)
+
+
+def test_recalibrated_statistics_survive_a_checkpoint():
+    model = Normed()
+    mol, x = train(model)
+    mol.update_bn([x])
+    file = io.BytesIO()
+    torch.save((mol.state_dict(), model.state_dict()), file)
+    file.seek(0)
+    other = Normed()
+    again, _ = train(other, steps=0)
+    saved, weights = torch.load(file, weights_only=True)
+    again.load_state_dict(saved)
+    other.load_state_dict(weights)
+    assert same(again.solution(), mol.solution())
+    assert not torch.equal(again.solution()["norm.running_mean"], other.mean)
+    with again.solution_weights():
+        assert torch.equal(other.mean, mol.solution()["norm.running_mean"])
+    plain, _ = train(Normed(), steps=0)
+    again.load_state_dict(plain.state_dict())  # a run without such statistics
+    assert torch.equal(again.solution()["norm.running_mean"], other.mean)
+
+
+@pytest.mark.parametrize("check", ["now", "deferred"])
+def test_complex_parameters_are_averaged(check):
+    model = nn.Module()
+    model.z = nn.Parameter(torch.tensor([1 + 2j, -1j]))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    mol = eq.MultiObjective(model, optimizer, [0.5, 0.5], method=(eq.OMD(), AVERAGE), check=check)
+    seen = []
+    for _ in range(3):
+        seen.append(model.z.detach().clone())
+        mol(torch.stack([(model.z - 1).abs().square().sum(), (model.z - 1j).abs().square().sum()])).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    assert not torch.equal(seen[0], seen[2])
+    solution = mol.solution()
+    assert solution["z"].dtype == torch.complex64
+    torch.testing.assert_close(solution["z"], torch.stack(seen).mean(0))
+    model.load_state_dict(solution)
 
 
 def test_tied_weights_stay_tied():
