@@ -1,7 +1,9 @@
 """What bad input gets: a ValueError that names the argument, the rule and the value found."""
 
+import sys
+import warnings
 from collections.abc import Callable
-from types import FunctionType
+from types import FrameType, FunctionType
 
 __all__ = [
     "BalanceWarning",
@@ -12,6 +14,7 @@ __all__ = [
     "StoreError",
     "UnknownNameError",
     "require",
+    "warn",
 ]
 
 
@@ -147,3 +150,30 @@ def require(condition: bool, rule: str, found: object | Callable[[], object]) ->
     """
     if not condition:
         raise ValueError(f"{rule}; found {found() if isinstance(found, FunctionType) else found}")
+
+
+def warn(text: str, category: type[Warning] = UserWarning) -> None:
+    """Warn with the place in the user's code, however deep in this library or in torch the reason was found.
+
+    Args:
+        text: What to say.
+        category: The kind of warning.
+
+    Examples:
+        >>> import warnings
+        >>> from equipoise.errors import warn
+        >>> with warnings.catch_warnings(record=True) as said:
+        ...     warnings.simplefilter("always")
+        ...     warn("nothing was recorded")
+        >>> print(said[0].message)
+        nothing was recorded
+    """
+    frame: FrameType | None = sys._getframe()
+    level = 0
+    while frame is not None and str(frame.f_globals.get("__name__")).split(".")[0] in _INSIDE:
+        frame, level = frame.f_back, level + 1
+    warnings.warn(text, category, stacklevel=level + 1)
+
+
+_INSIDE = {"equipoise", "torch", "contextlib"}
+"""Packages whose lines tell a user nothing."""

@@ -43,6 +43,8 @@ def test_three_steps_by_hand():
     assert found.losses.tolist() == [[0.0, 4.0], [0.25, 2.25], [1.5625, 0.5625]]
     assert found.coefficients.tolist() == [[0.5, 0.5], [0.0, 1.0], [0.0, 1.0]]
     assert found.duals.tolist() == [[0.0, 1.0], [0.0, 1.0], [0.125, 0.875]]
+    # Largest over smallest weighted loss, less 1; infinite where one is 0.
+    torch.testing.assert_close(found.imbalance, torch.tensor([math.inf, 8.0, 16 / 9], dtype=torch.float64))
 
 
 def test_without_lambda_there_is_none(toy, preference):

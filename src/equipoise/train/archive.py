@@ -77,6 +77,15 @@ class Archive:
         self._thread: ThreadPoolExecutor | None = None
         self._follow(device)
 
+    def __getstate__(self) -> dict[str, Any]:
+        """What a copy is made of: it has a thread of its own."""
+        self.settle()
+        return {**self.__dict__, "_thread": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._follow(self._device)
+
     @property
     def busy(self) -> bool:
         """Whether `poll` may have something to say."""

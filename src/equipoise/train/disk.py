@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
-from typing import NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 import torch
 from torch import Tensor
@@ -86,6 +86,10 @@ class OnDisk:
         if not self._foreign:
             with self.together():
                 self.blend(0, params, 1.0)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> NoReturn:
+        rule = "a run with its store in a folder cannot be copied: load its state_dict into one with another store"
+        raise StoreError(f"{rule}; found {self.folder}")
 
     def read(self, slot: int) -> Params:
         """A slot, memory-mapped once its checksum was found right; zeros before anything was written to it."""

@@ -19,14 +19,15 @@ if TYPE_CHECKING:
 
 __all__ = ["Balance", "History", "describe_step", "scaled"]
 
-LIMIT = 2048
-"""Steps that a history keeps at most."""
+LIMIT, NUMBERS = 2048, 2**18
+"""Steps and numbers that a history keeps at most."""
 
 
 class History:
     """Losses, coefficients and λ of a run, in bounded memory.
 
-    All steps are kept up to 2,048; then every second one is dropped, and so on, so that a long run is kept evenly.
+    All steps are kept up to 2,048 (fewer with more than 42 objectives); then every second one is dropped, and so on, so
+    that a long run is kept evenly.
 
     Args:
         names: The objectives.
@@ -37,13 +38,16 @@ class History:
         >>> for _ in range(3):
         ...     x = model.weight.squeeze()
         ...     mol(torch.stack([x**2, (x - 2) ** 2])).backward()
-        >>> mol.history.steps.tolist(), tuple(mol.history.losses.shape)
-        ([1, 2, 3], (3, 2))
+        >>> mol.history.steps.tolist(), tuple(mol.history.losses.shape), tuple(mol.history.imbalance.shape)
+        ([1, 2, 3], (3, 2), (3,))
     """
 
     def __init__(self, names: tuple[str, ...]) -> None:
         self.names, self.stride = names, 1
+        self._limit = min(LIMIT, max(2, NUMBERS // (3 * len(names))))
         self._rows: list[list[float]] = []
+        self.weighted = torch.zeros(0, len(names))
+        """w_i (f_i − z_i)/u_i of the steps when `mol.history` was read, (n, m)."""
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -54,7 +58,7 @@ class History:
             return
         lambdas = [math.nan] * len(self.names) if weights is None else weights.tolist()
         self._rows.append([step, *losses.tolist(), *coefficients.tolist(), *lambdas])
-        if len(self._rows) > LIMIT:
+        if len(self._rows) > self._limit:
             self.stride *= 2
             self._rows = [row for row in self._rows if row[0] % self.stride == 0]
 
@@ -91,24 +95,22 @@ class History:
         """λ after the step, NaN where the weighting has none, (n, m)."""
         return self._part(2)
 
+    @property
+    def imbalance(self) -> Tensor:
+        """Largest over smallest weighted loss, less 1, of the objectives with a weight, (n,)."""
+        asked = self.weighted[:, ~(self.weighted == 0).all(0)]
+        return trade_off.imbalance(asked, torch.full((asked.shape[1],), 1.0 / max(asked.shape[1], 1)).to(asked))
+
     def _part(self, k: int) -> Tensor:
         m = len(self.names)
         return self.table()[:, 1 + k * m : 1 + (k + 1) * m]
 
-    def plot(self, weighted: Tensor) -> "Figure":
-        """A figure of losses, weighted losses and λ (else coefficients) over the steps.
-
-        Args:
-            weighted: w_i (f_i − z_i)/u_i of the steps, (n, m).
-        """
+    def plot(self) -> "Figure":
+        """A figure of losses, weighted losses and λ (else coefficients) over the steps."""
         from matplotlib.figure import Figure  # noqa: PLC0415
 
-        weights = self.duals if not bool(self.duals.isnan().all()) else self.coefficients
-        panels = {
-            "loss": self.losses,
-            "weighted loss": weighted,
-            "λ" if weights is not self.coefficients else "c": weights,
-        }
+        panels = {"loss": self.losses, "weighted loss": self.weighted}
+        panels |= {"coefficient": self.coefficients} if bool(self.duals.isnan().all()) else {"λ": self.duals}
         figure = Figure(figsize=(12, 3.2), layout="constrained")
         for axes, (title, values) in zip(figure.subplots(1, 3), panels.items(), strict=True):
             for name, line in zip(self.names, values.T.tolist(), strict=True):

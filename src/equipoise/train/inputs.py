@@ -1,9 +1,10 @@
 """What a user hands over: the arguments of a `MultiObjective`, and losses and counts in every step."""
 
+import functools
+import inspect
 import os
-from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Literal, NamedTuple, ParamSpec
 
 import torch
 from torch import Tensor, nn
@@ -32,6 +33,7 @@ __all__ = [
     "check_units",
     "choose_method",
     "read_preference",
+    "show_call",
     "stack_counts",
     "stack_losses",
 ]
@@ -51,9 +53,26 @@ Counts = Tensor | Sequence[float] | Mapping[str, float]
 """How many samples each loss is the mean of, 0 for an absent objective."""
 
 CALL = "MultiObjective(model, optimizer, preference, method=...)"
+P = ParamSpec("P")
 
 
 # Arguments of a run -------------------------------------------------------------------------
+
+
+def show_call(init: Callable[P, None]) -> Callable[P, None]:
+    """Make the TypeError for arguments that are missing, misplaced or unknown show the right call."""
+
+    @functools.wraps(init)
+    def checked(*args: P.args, **kwargs: P.kwargs) -> None:
+        try:
+            inspect.signature(init).bind(*args, **kwargs)
+        except TypeError as error:
+            raise TypeError(
+                f"{error}: the call is {CALL}, with method a name, a Method or a pair such as (OMD(), Suffix())"
+            ) from None
+        init(*args, **kwargs)
+
+    return checked
 
 
 def check_model(model: object) -> None:
@@ -90,8 +109,9 @@ def read_preference(preference: object, names: Sequence[str] | None) -> Wish:
     rule = f"preference must have one number per objective: {CALL}"
     if isinstance(preference, Mapping):
         keys, numbers = tuple(preference), list(preference.values())
-        require(given is None or set(given) == set(keys), f"names must be those of the preference, {list(keys)}", given)
         require(all(isinstance(key, str) for key in keys), "preference must have text for names", list(keys))
+        same = given is None or sorted(given) == sorted(keys)
+        require(same, f"names must be those of the preference, {list(keys)}", given)
         if given is not None:
             numbers = [preference[name] for name in given]
         given = given or keys
@@ -107,7 +127,7 @@ def read_preference(preference: object, names: Sequence[str] | None) -> Wish:
 
 def choose_method(method: object) -> Method:
     """The method that is meant, with a conversion that keeps a bounded number of copies; or a ValueError."""
-    rule = "method must be a name, a Method, or a weighting with its conversion such as (OMD(), Suffix())"
+    rule = "method must be a name, a Method, or a weighting with its conversion, such as (OMD(), Suffix())"
     if method is None or isinstance(method, str):
         found = resolve(method)
         conversion = found.conversion if found.conversion.copies is not None else found.conversion.bounded(CAPACITY)
@@ -117,12 +137,9 @@ def choose_method(method: object) -> Method:
     elif isinstance(method, tuple) and len(method) == 2:
         found = Method(*method)
     else:
-        bare = all(hasattr(method, name) for name in ("init", "update", "needs")) and not isinstance(method, type)
-        pair = f"({method!r:.60}, Suffix()), or with Last() for the last iterate" if bare else f"{method!r:.80}"
-        require(not bare, f"{rule}: without a conversion it is not known what the answer is. Give {pair}", "none")
-        require(False, rule, pair)  # noqa: FBT003
-    sound = hasattr(found.weighting, "update") and not isinstance(found.weighting, type)
-    require(sound, "method must have a weighting such as OMD()", found.weighting)
+        alone = f"{type(method).__name__} alone: add its conversion, Suffix() or, for the last iterate, Last()"
+        require(False, rule, alone if _is_weighting(method) else f"{method!r:.80}")  # noqa: FBT003
+    require(_is_weighting(found.weighting), "method must have a weighting such as OMD()", found.weighting)
     given: object = found.conversion
     planned = isinstance(given, Conversion) and not isinstance(given, type)
     require(planned, "method must have a conversion such as Suffix(), Average() or Last()", given)
@@ -134,6 +151,10 @@ def choose_method(method: object) -> Method:
     )
     require(found.transform is None, "method must not be one whose clients transform losses", method)
     return found
+
+
+def _is_weighting(thing: object) -> bool:
+    return not isinstance(thing, type) and all(hasattr(thing, name) for name in ("init", "update", "needs"))
 
 
 def check_units(units: Unit, ideal: Zero, m: int, names: tuple[str, ...] | None) -> Units:
@@ -156,10 +177,9 @@ def check_choices(every: int | None, check: str, on_nonfinite: str, on_store_err
 
 def check_store(store: object) -> None:
     """Raise ValueError unless it is a known place or a folder."""
-    sound = isinstance(store, os.PathLike) or store in {"device", "host"}
+    sound = isinstance(store, os.PathLike) or store in ("device", "host")
     hint = f"; a folder is Path({store!r})" if isinstance(store, str) else ""
     require(sound, f'store must be "device", "host" or a pathlib.Path{hint}', repr(store))
-    require(not isinstance(store, Path) or str(store) != "", "store must be a folder", repr(store))
 
 
 def check_sharded(weighting: Weighting[Any], on_nonfinite: str) -> None:

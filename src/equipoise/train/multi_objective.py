@@ -107,6 +107,7 @@ class MultiObjective:
         1.5
     """
 
+    @inputs.show_call
     def __init__(
         self,
         model: nn.Module,
@@ -313,14 +314,15 @@ class MultiObjective:
 
     @property
     def history(self) -> History:
-        """Losses, coefficients and λ of the run, in bounded memory."""
-        self._run.settle()
-        return self._run.history
+        """Losses, coefficients, λ and imbalance of the run, in bounded memory."""
+        run = self._run
+        run.settle()
+        run.history.weighted = run.above(run.history.losses) * run.wish.w
+        return run.history
 
     def plot(self) -> "Figure":
         """A matplotlib figure of the history: losses, weighted losses and λ over the steps."""
-        run, history = self._run, self.history
-        return history.plot(run.above(history.losses) * run.wish.w)
+        return self.history.plot()
 
     def metrics(self) -> dict[str, float]:
         """The last step in numbers, for any logger; reading them waits for the device.

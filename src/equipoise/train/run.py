@@ -114,6 +114,11 @@ class Run:
             self.set_scale(units.init(wish.w))
         self.discard()
 
+    def __getstate__(self) -> dict[str, Any]:
+        """What a copy is made of: nothing may be on its way then."""
+        self.settle()
+        return self.__dict__
+
     def follow(self, device: torch.device) -> None:
         """The parameters are on this device."""
         check = self.course.check
@@ -145,8 +150,6 @@ class Run:
         f = stack_losses(losses, self.wish.names, len(self.wish.w), self.device)
         if not (torch.is_grad_enabled() and f.requires_grad and f is losses):
             check_graph(losses, f, counted=counts is not None)
-        if self.attached is not None and self.attached.run() is not self:
-            self.attached.adopt(self)
         self.settle()
         with self.exactly():
             found = self._measure(f, counts)
@@ -180,17 +183,19 @@ class Run:
     def record(self, losses: Losses, counts: Counts | None) -> None:
         """Enter the parameters as they are with these losses."""
         self.check_open()
+        self.settle()
         rule = "record must be called before anything else is recorded: give every=None, or call it before mol"
         found = f"{self.archive.recorded} iterates compared by {self.compared} losses"
         require(self.compared in {"", "given"}, rule, found)
         with self._given(losses, counts) as (values, mask):
             self.compared = "given"
             self._hold()
-            self._enter(Mean(values, mask))
+            self.archive.commit(*self._in_units(Mean(values, mask)))
 
     def steer(self, losses: Losses, counts: Counts | None) -> None:
         """Let λ follow these losses instead of those of the steps."""
         self.check_open()
+        self.settle()
         rule = "weighting must know its coefficients before the losses to be steered, such as the default or OMD()"
         require(self.weights.known, rule, self.weighting)
         assert isinstance(self.weights, Known)  # noqa: S101

@@ -72,7 +72,7 @@ class InMemory:
     def blend(self, slot: int, new: Params, mix: float) -> None:
         """In place; θ that was put aside takes the place of what it overwrites, whose memory is then free."""
         tensors = list(new.values())
-        if mix == 1 and isinstance(new, Aside):
+        if mix == 1 and isinstance(new, Aside) and all(new is not copy for copy in self.copies):
             self._free.append(self.copies[slot])
             self.copies[slot] = new
         elif list(map(_dtype, tensors)) != self._dtypes:
@@ -87,7 +87,10 @@ class InMemory:
         return nullcontext()
 
     def aside(self, params: Params) -> Held:
-        """In the memory of the slots."""
+        """In memory like that of the slots, one of which it may become."""
+        if not self._free:
+            blank = {n: torch.empty_like(x, pin_memory=x.is_pinned()) for n, x in self.copies[0].items()}
+            self._free.append(blank)
         return copy_aside(params, self._free, on_host=self.on_host)
 
     def release(self, held: Held) -> None:

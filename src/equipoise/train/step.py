@@ -1,5 +1,6 @@
 """What a step consists of: the calls whose gradients it uses, and the hooks on the optimizer that takes it."""
 
+import copy
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -171,15 +172,17 @@ class Attached:
         self.run = weakref.ref(run)
         self.handles = (optimizer.register_step_pre_hook(self._before), optimizer.register_step_post_hook(self._after))
 
-    def adopt(self, run: _Follower) -> None:
-        """Tell this run from now on: after a run was copied together with its optimizer."""
-        self.run = _ATTACHED[self.optimizer] = weakref.ref(run)
+    def __deepcopy__(self, memo: dict[int, Any]) -> "Attached":
+        """The copy of the optimizer, which has no hooks yet, tells the copy of the run."""
+        run = self.run()
+        assert run is not None  # noqa: S101
+        return attach(copy.deepcopy(run, memo), copy.deepcopy(self.optimizer, memo))
 
     def _before(
         self, optimizer: torch.optim.Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> _Arguments | None:
         run = self.run()
-        if run is None or optimizer is not self.optimizer:  # a copy of the optimizer has the same hooks
+        if run is None or optimizer is not self.optimizer:  # hooks may be copied with an optimizer
             return None
         named = "closure" in kwargs
         closure = kwargs["closure"] if named else next(iter(args[1:]), None)  # the first is the optimizer
