@@ -72,7 +72,7 @@ def part_of(name: str) -> str:
 
 def test_there_is_something_to_check():
     assert {"equipoise.simplex", "equipoise.weighting.omd", "equipoise.conversion.ledger"} <= MODULES.keys()
-    assert imported("equipoise.weighting.protocol") >= {"torch", "equipoise.preference", "equipoise.errors"}
+    assert imported("equipoise.weighting.seen") >= {"torch", "equipoise.preference", "equipoise.errors"}
 
 
 @pytest.mark.parametrize("name", PARTS)

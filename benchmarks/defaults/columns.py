@@ -8,7 +8,7 @@ from benchmarks.defaults.optimizers import Optimizer, OptimizerState
 from torch import Tensor
 
 import equipoise as eq
-from equipoise.weighting.protocol import emit, observe, working_dtype
+from equipoise.weighting.protocol import Seen, working_dtype
 
 OURS = "equipoise"
 BASE = "LS"
@@ -39,21 +39,12 @@ class Uncertainty(eq.Weighting[UncertaintyState]):
         zeros = torch.zeros_like(losses, dtype=working_dtype(losses))
         return UncertaintyState(zeros, self.optimizer.init(zeros))
 
-    def update(
-        self,
-        losses: Tensor,
-        state: UncertaintyState,
-        preference: Tensor,
-        *,
-        mask: Tensor | None = None,
-        **extra: Tensor,
-    ) -> tuple[Tensor, UncertaintyState]:
+    def step(self, seen: Seen, state: UncertaintyState) -> tuple[Tensor, UncertaintyState]:
         """Coefficients ½ w ∘ exp(−s), shape (*B, m), and one step of s."""
-        gain, weight, _, _ = observe(losses, preference, 0.0, mask, **extra)
         precision = 0.5 * torch.exp(-state.log_variances)
-        slope = 0.5 * weight - precision * gain
+        slope = 0.5 * seen.weight - precision * seen.gain
         s, inner = self.optimizer.step(state.log_variances, slope, state.optimizer)
-        return emit(weight * precision, losses), UncertaintyState(s, inner)
+        return seen.weight * precision, UncertaintyState(s, inner)
 
 
 def columns(m: int = 2) -> dict[str, eq.Method]:

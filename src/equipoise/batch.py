@@ -27,6 +27,8 @@ Number = float | Tensor
 
 def fit(name: str, tensor: Tensor, losses: Tensor) -> Tensor:
     """A tensor expanded to the losses' shape (*B, m), or a ValueError that names it."""
+    if tensor.shape == losses.shape:
+        return tensor.detach()
     shape = (1,) * (losses.ndim - tensor.ndim) + tensor.shape
     fits = len(shape) == losses.ndim and all(a in {1, b} for a, b in zip(shape, losses.shape, strict=True))
     require(fits, f"{name} must broadcast to the losses' shape {tuple(losses.shape)}", tuple(tensor.shape))

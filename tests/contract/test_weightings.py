@@ -733,7 +733,7 @@ def test_a_preference_that_does_not_broadcast_is_refused(weighting: Weighting[An
 def test_a_misspelt_keyword_is_refused(weighting: Weighting[Any]):
     state, extra = begin(weighting, 3), statistics(weighting, 3)
     with pytest.raises(TypeError, match="msk"):
-        weighting.update(draw(3, M), state, prefer(3), msk=torch.ones(M), **extra)
+        weighting.update(draw(3, M), state, prefer(3), msk=torch.ones(M), **extra)  # type: ignore[call-arg]
 
 
 @every

@@ -199,7 +199,7 @@ def test_bad_input_is_named():
     with pytest.raises(TypeError, match="jacobian"):
         method.init(ONE)  # type: ignore[call-arg]
     with pytest.raises(TypeError, match="jacobian"):
-        method.update(ONE, state, HALF)  # type: ignore[call-arg]
+        method.update(ONE, state, HALF)
     with pytest.raises(ValueError, match=r"jacobian must have shape .* \(2,\); found \(3, 3\)"):
         method.init(ONE, jacobian=random(3, 3))
     with pytest.raises(ValueError, match=r"state must be of .* a jacobian of \(2, 4\); found \(2, 3\)"):

@@ -151,7 +151,7 @@ class TestMGDA:
     def test_bad_input_is_named(self):
         losses = torch.ones(3, 2)
         with pytest.raises(TypeError, match="gramian"):
-            MGDA().update(losses, Stateless(), HALF)  # type: ignore[call-arg]
+            MGDA().update(losses, Stateless(), HALF)
         with pytest.raises(ValueError, match=r"gramian must have shape .* \(3, 2, 2\); found \(2, 2\)"):
             MGDA("l2").update(losses, Stateless(), HALF, gramian=ORTHOGONAL)
         with pytest.raises(ValueError, match="normalize must be one of"):

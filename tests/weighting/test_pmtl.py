@@ -210,7 +210,7 @@ def test_bad_input():
     w, K, weighting = vector(0.5, 0.5), J @ J.mT, PMTL(TEN)
     state = weighting.init(losses)
     with pytest.raises(TypeError, match="gramian"):
-        weighting.update(losses, state, w)  # type: ignore[call-arg]
+        weighting.update(losses, state, w)
     with pytest.raises(ValueError, match=r"gramian must have shape .* = \(3, 2, 2\); found \(2, 2\)"):
         weighting.update(losses, state, w, gramian=K[0])
     with pytest.raises(ValueError, match=r"state must be of losses of shape \(3, 2\); found \(1,\)"):

@@ -11,41 +11,33 @@ from torch import Tensor
 from equipoise.weighting.linear import Linear
 from equipoise.weighting.mgda import MGDA
 from equipoise.weighting.moco import MoCo
-from equipoise.weighting.protocol import Weighting
-from equipoise.weighting.reweighted import Reweighted, weigh_gramian, weigh_jacobian
+from equipoise.weighting.protocol import Seen, Weighting
+from equipoise.weighting.reweighted import Reweighted
 
 
-class Seen(NamedTuple):
+class Given(NamedTuple):
     losses: Tensor
     preference: Tensor
-    statistic: Tensor
+    gramian: Tensor
+    jacobian: Tensor
 
 
 @dataclass(frozen=True)
-class Recorder(Weighting[Seen]):
+class Recorder(Weighting[Given]):
     """Keeps what it was given; its coefficients are (2, 3)."""
 
     needs: ClassVar[frozenset[str]] = frozenset({"gramian", "jacobian"})
     traceable: ClassVar[bool] = False
 
-    def init(self, losses: Tensor, **extra: Tensor) -> Seen:
-        return Seen(losses, losses, extra["jacobian"])
+    def init(self, losses: Tensor, **extra: Tensor) -> Given:
+        return Given(losses, losses, extra["gramian"], extra["jacobian"])
 
-    def update(
-        self,
-        losses: Tensor,
-        state: Seen,  # noqa: ARG002
-        preference: Tensor,
-        *,
-        mask: Tensor | None = None,
-        **extra: Tensor,
-    ) -> tuple[Tensor, Seen]:
-        assert mask is None or mask.tolist() == [True, False]
-        given = extra["gramian"] if "gramian" in extra else extra["jacobian"]
-        return torch.tensor([2.0, 3.0]).expand_as(losses), Seen(losses, preference, given)
+    def step(self, seen: Seen, state: Given) -> tuple[Tensor, Given]:  # noqa: ARG002
+        c = torch.tensor([2.0, 3.0]).expand_as(seen.losses)
+        return c, Given(seen.losses, seen.preference, seen.gramian, seen.jacobian)
 
-    def rows(self, state: Seen) -> Tensor | None:
-        return state.statistic
+    def rows(self, state: Given) -> Tensor | None:
+        return state.jacobian
 
 
 W = torch.tensor([0.25, 0.75])
@@ -53,24 +45,22 @@ LOSSES = torch.tensor([[5.0, 7.0], [1.0, 2.0], [3.0, 4.0]])
 J = torch.randn(3, 2, 4, generator=torch.Generator().manual_seed(0))
 
 
-@pytest.mark.parametrize("name", ["gramian", "jacobian"])
-def test_the_inner_weighting_sees_the_weighted_gradients_and_the_plain_losses(name: str):
+def test_the_inner_weighting_sees_the_weighted_gradients_and_the_plain_losses():
     method = Reweighted(Recorder())
-    weighted = W.unsqueeze(-1) * J
-    given = {"gramian": J @ J.mT, "jacobian": J}[name]
-    expected = {"gramian": weighted @ weighted.mT, "jacobian": weighted}[name]
-    state = method.init(LOSSES, jacobian=J)
-    c, state = method.update(LOSSES, state, W, **{name: given})
-    assert torch.equal(state.losses, LOSSES)
+    weighted, both = W.unsqueeze(-1) * J, {"gramian": J @ J.mT, "jacobian": J}
+    c, state = method.update(LOSSES, method.init(LOSSES, **both), W, **both)
+    assert torch.equal(state.losses, LOSSES.double())
     assert torch.equal(state.preference, W)
-    torch.testing.assert_close(state.statistic.to(J), expected)
+    torch.testing.assert_close(state.gramian.to(J), weighted @ weighted.mT)
+    torch.testing.assert_close(state.jacobian.to(J), weighted)
     assert c.dtype == torch.float32
     torch.testing.assert_close(c, torch.tensor([0.5, 2.25]).expand(3, 2))
 
 
 def test_coefficients_can_be_left_as_they_are():
     method = Reweighted(Recorder(), coefficients=False)
-    c, _ = method.update(LOSSES, method.init(LOSSES, jacobian=J), W, jacobian=J)
+    both = {"gramian": J @ J.mT, "jacobian": J}
+    c, _ = method.update(LOSSES, method.init(LOSSES, **both), W, **both)
     assert torch.equal(c, torch.tensor([2.0, 3.0]).expand(3, 2))
 
 
@@ -78,18 +68,20 @@ def test_absent_objectives_have_no_rows():
     method = Reweighted(Recorder())
     broken = J.clone()
     broken[:, 1] = math.nan
-    mask = torch.tensor([True, False])
-    c, state = method.update(LOSSES, method.init(LOSSES, jacobian=J), W, jacobian=broken, mask=mask)
+    mask, both = torch.tensor([True, False]), {"gramian": broken @ broken.mT, "jacobian": broken}
+    c, state = method.update(LOSSES, method.init(LOSSES, **both), W, mask=mask, **both)
     assert (c[:, 1] == 0).all()
-    assert (state.statistic[:, 1] == 0).all()
-    assert torch.equal(state.statistic[:, 0], 0.25 * J[:, 0])
+    assert (state.jacobian[:, 1] == 0).all()
+    assert torch.equal(state.jacobian[:, 0], 0.25 * J[:, 0])
+    assert (state.gramian[:, 1] == 0).all()
+    assert (state.gramian[:, :, 1] == 0).all()
 
 
 def test_what_the_inner_weighting_says_of_itself_passes_through():
     method = Reweighted(Recorder())
     assert method.needs == {"gramian", "jacobian"}
     assert not method.traceable
-    state = method.init(LOSSES, jacobian=J)
+    state = method.init(LOSSES, gramian=J @ J.mT, jacobian=J)
     assert torch.equal(method.rows(state), J)  # type: ignore[arg-type]
     assert Reweighted(Linear()).needs == frozenset()
     assert Reweighted(Linear()).traceable
@@ -108,11 +100,8 @@ def test_around_mgda():
 
 
 def test_bad_shapes_are_named():
-    w = torch.ones(3, 2)
-    with pytest.raises(ValueError, match=r"gramian must have shape \(\*B, m, m\) = \(3, 2, 2\); found \(3, 2, 3\)"):
-        weigh_gramian(torch.ones(3, 2, 3), w)
-    with pytest.raises(ValueError, match=r"jacobian must have shape \(\*B, m, d\) .* \(3, 2\); found \(2, 4\)"):
-        weigh_jacobian(torch.ones(2, 4), w)
     method = Reweighted(MGDA())
+    with pytest.raises(ValueError, match=r"gramian must have shape \(\*B, m, m\) = \(3, 2, 2\); found \(3, 2, 3\)"):
+        method.update(LOSSES, method.init(LOSSES), W, gramian=torch.ones(3, 2, 3))
     with pytest.raises(TypeError, match="gramian"):
         method.update(LOSSES, method.init(LOSSES), W)

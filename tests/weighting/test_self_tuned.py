@@ -1,4 +1,4 @@
-"""SelfTuned: hand-computed steps, a naive oracle, and what it promises."""
+"""SelfTuned: hand-computed steps, its two implementations against each other, and what it promises."""
 
 import math
 
@@ -9,7 +9,9 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 import equipoise as eq
-from equipoise.weighting.self_tuned import CALM, FALLEN, LEAST, MOST, OUTLIER, PRIOR, REST, RISE, YOUNG, SelfTunedState
+from equipoise.simplex import local_step, local_step_single
+from equipoise.weighting.protocol import Ideal
+from equipoise.weighting.self_tuned import SelfTunedState
 
 HALF = torch.tensor([0.5, 0.5])
 
@@ -56,86 +58,115 @@ def test_a_loss_that_rises_ends_youth():
     assert found[-1, 0] != 0.25
 
 
-def naive(weighting: eq.SelfTuned, losses: list[list[float]], w: list[float]) -> list[list[float]]:
-    """λ of every step, written with loops and lists."""
-    m = len(w)
-    lam, used, y, d = [1 / m] * m, [1 / m] * m, [1 / m] * m, [0.0] * m
-    slow, fast, quick, size, start = [0.0] * m, [0.0] * m, [0.0] * m, [math.inf] * m, [0.0] * m
-    mean_l, mean_c = [1 / m] * m, [0.0] * m
-    noise = var = cov = 0.0
-    pace, youth, out = math.inf, weighting.youth, []
-    for t, f in enumerate(losses, 1):
-        out.append(lam)
-        g = [a * b for a, b in zip(w, f, strict=True)]
-        cap = [weighting.spike * max(a, sum(size) / m) for a in size]
-        g = [max(-c, min(c, a)) for a, c in zip(g, cap, strict=True)]
-        mean = lambda old, new, rate: [  # noqa: E731
-            b if rate >= 1 else a + rate * (b - a) for a, b in zip(old, new, strict=True)
-        ]
-        slow, fast = mean(slow, g, 2 / t), mean(fast, g, 8 / t)
-        quick, size = mean(quick, g, max(1 / t, 0.3)), mean(size, [abs(a) for a in g], max(1 / t, 0.1))
-        s = sum(size) / m
-        change = [a / s - sum(g) / m / s - b for a, b in zip(g, d, strict=True)]
-        energy = sum(a * a for a in change) / m
-        kept = min(1.0, OUTLIER * max(noise, CALM) / energy) if energy and t > 2 else 1.0
-        change = [a * kept**0.5 for a in change]
-        memory, recent = min(1.0, 4 / t), 1.0 if t <= 2 else max(1 / (t - 1), 0.01)
-        noise += memory * (energy * kept - noise)
-        x, z = ([a - b for a, b in zip(u, v, strict=True)] for u, v in ((used, mean_l), (change, mean_c)))
-        var = (1 - memory) * var + sum(a * a for a in x)
-        cov = (1 - memory) * cov + sum(a * b for a, b in zip(x, z, strict=True))
-        mean_l, mean_c = mean(mean_l, used, recent), mean(mean_c, change, recent)
-        d = [a + b for a, b in zip(d, change, strict=True)]
-        # the gain
-        h = [max(a, 1 / m) for a in y]
-        kappa = (PRIOR * weighting.target * m / weighting.initial - cov) / (var + PRIOR)
-        reach = sum(a * a for a in h) / sum(h)
-        rho = MOST if kappa <= 0 else min(MOST, weighting.target / (kappa * reach))
-        rho = max(LEAST, min(rho, weighting.jitter * (2 / m) ** 0.5 / (noise / 2) ** 0.5 if noise else MOST))
-        # the floor
-        start = [max(a, b) for a, b in zip(start, quick, strict=True)] if t <= 3 else start
-        if youth >= weighting.youth and all(a <= FALLEN * b for a, b in zip(quick, start, strict=True)):
-            youth = max(YOUNG, min(weighting.youth, weighting.patience * t))
-        trend = [a / b - 1 for a, b in zip(fast, slow, strict=True)]
-        rise = max(trend) / (RISE + 2 * (noise * min(1, 8 / t)) ** 0.5)
-        if t >= YOUNG and (rise > 1 or min(trend) > -REST):
-            youth = min(youth, t)
-        gate = 1.0 if t < YOUNG else min(1.0, max(0.0, (t < youth) - rise))
-        full = min(1.0, youth / t) ** 2 * gate / m
-        low = []
-        for a, b in zip(quick, start, strict=True):
-            share = a / max(quick) / (b / max(start)) / weighting.slack
-            low.append(full * min(1.0, max(0.0, (share - 1) / 0.1)) if weighting.youth else 0.0)
-        # the two steps
-        pace = min(rho / (s * max(weighting.rest, 2 * t**0.5)), pace * (t / (t - 1)) ** 8 if t > 1 else math.inf)
-        y = naive_step(y, [max(-0.25, min(0.25, pace * s * a)) for a in d], low)
-        used, lam = lam, naive_step(y, [rho * a for a in d], low)
-    return out
+# One run by numpy, a batch by torch ------------------------------------------------------------
 
 
-def naive_step(y: list[float], push: list[float], low: list[float]) -> list[float]:
+def batched(state: SelfTunedState) -> SelfTunedState:
+    """The same state as a batch of one, for which `update` takes torch."""
+    return SelfTunedState(*(tensor.clone().unsqueeze(0) for tensor in state))
+
+
+def assert_same(alone: SelfTunedState, together: SelfTunedState, rtol: float) -> None:
+    """Every tensor, relative to its largest entry; to 1 where it has no unit."""
+    for name, a, b in zip(alone._fields, alone, together, strict=True):
+        size = max(b.abs().max().item(), 0.0 if name in {"level", "means", "size", "start", "pace"} else 1.0)
+        torch.testing.assert_close(a, b[0], rtol=0, atol=rtol * size, msg=lambda text, name=name: f"{name}: {text}")
+
+
+def draws(m: int, steps: int, seed: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """A preference, and by step losses that fall with noise, spikes and holes, masks, and inclusions."""
+    g = torch.Generator().manual_seed(seed)
+    random = lambda *shape: torch.rand(shape, generator=g, dtype=torch.float64)  # noqa: E731
+    base, fall, noise = 1.5 * random(m) - 0.2, 1 - 0.02 * random(1), random(1)
+    losses = base * fall ** torch.arange(steps).unsqueeze(-1) * (1 + noise * (random(steps, m) - 0.5))
+    losses = torch.where(random(steps, m) < 0.3 / m / 10, 10 ** (30 * random(steps, m)), losses)
+    losses = torch.where(random(steps, m) < 0.3 / m / 10, math.nan, losses)
+    w = random(m) + 0.05
+    return w / w.sum(), losses, random(steps, m) < 0.7, 0.9 * random(steps, m) + 0.1
+
+
+@pytest.mark.parametrize("youth", [0.0, 30.0, 400.0])
+@pytest.mark.parametrize("m", [1, 2, 3, 10, 300])
+def test_one_run_by_numpy_is_one_of_a_batch(m, youth):
+    """Every step from the same state."""
+    ideals: tuple[Ideal, ...] = (0.0, -0.5, tuple([-0.5] * m), -torch.ones(m))
+    for seed, ideal in enumerate(ideals):
+        weighting, steps = eq.SelfTuned(youth=youth, ideal=ideal), 60 if m < 100 else 20
+        w, losses, masks, inclusions = draws(m, steps, 10 * m + seed)
+        state = weighting.init(losses[0])
+        for f, mask, inclusion in zip(losses, masks, inclusions, strict=True):
+            given = {"mask": mask, "inclusion": inclusion} if seed % 2 else {}
+            other, expected = weighting.update(f[None], batched(state), w, **given)
+            c, state = weighting.update(f, state, w, **given)
+            torch.testing.assert_close(c, other[0], rtol=1e-12, atol=1e-14)
+            assert_same(state, expected, 1e-12)
+        assert state.steps.item() > steps / 2
+
+
+@pytest.mark.parametrize(("m", "youth"), [(2, 0.0), (10, 400.0)])
+def test_a_long_run_by_numpy_is_one_of_a_batch(m, youth):
+    w, losses, _, _ = draws(m, 1000, m)
+    alone, _ = run(eq.SelfTuned(youth=youth), losses, w)
+    together, _ = run(eq.SelfTuned(youth=youth), losses.unsqueeze(1), w)
+    torch.testing.assert_close(alone, together.squeeze(1), rtol=0, atol=1e-9)
+
+
+@given(st.integers(2, 5), st.data())
+@settings(max_examples=100, deadline=None)
+def test_one_step_by_numpy_is_one_of_a_batch_for_any_losses(m, data):
+    numbers = st.floats(-1e100, 1e100, allow_subnormal=False).map(lambda x: 0.0 if abs(x) < 1e-100 else x)
+    weighting, w = eq.SelfTuned(youth=data.draw(st.sampled_from([0.0, 400.0]))), torch.full((m,), 1 / m)
+    state = weighting.init(w)
+    for row in data.draw(st.lists(st.lists(numbers, min_size=m, max_size=m), min_size=1, max_size=15)):
+        f = torch.tensor(row, dtype=torch.float64)
+        _, expected = weighting.update(f[None], batched(state), w)
+        _, state = weighting.update(f, state, w)
+        assert_same(state, expected, 1e-9)
+
+
+def test_a_state_may_be_used_twice_changed_in_place_and_copied():
+    """The arrays that are kept of the newest state must not outlive a change of it."""
+    weighting, w = eq.SelfTuned(), torch.full((3,), 1 / 3)
+    losses = torch.rand(30, 3, generator=torch.Generator().manual_seed(0)) + 0.1
+    _, state = run(weighting, losses, w)
+    first, again = (weighting.update(losses[0], state, w)[1] for _ in range(2))
+    copied = weighting.update(
+        losses[0], SelfTunedState(*(x.clone(memory_format=torch.contiguous_format) for x in state)), w
+    )[1]
+    for other in (again, copied):
+        assert all(torch.equal(a, b) for a, b in zip(first, other, strict=True))
+    for name in first._fields:
+        _, newest = weighting.update(losses[1], first, w)
+        getattr(newest, name).mul_(0.5)
+        _, expected = weighting.update(losses[2][None], batched(newest), w)
+        assert_same(weighting.update(losses[2], newest, w)[1], expected, 1e-12)
+
+
+def naive_step(y: Tensor, push: Tensor, low: Tensor) -> Tensor:
     """By bisection on the multiplier."""
-    h = [max(a, 1 / len(y)) for a in y]
-    point = lambda nu: [  # noqa: E731
-        max(c, a + b * (u - nu)) for a, b, u, c in zip(y, h, push, low, strict=True)
-    ]
+    h = y.clamp_min(1 / len(y))
     below, above = -1e3, 1e3
     for _ in range(200):
         middle = (below + above) / 2
-        below, above = (middle, above) if sum(point(middle)) > 1 else (below, middle)
-    return point((below + above) / 2)
+        below, above = (middle, above) if (y + h * (push - middle)).maximum(low).sum() > 1 else (below, middle)
+    return (y + h * (push - below)).maximum(low)
 
 
-@pytest.mark.parametrize(("m", "youth"), [(2, 0.0), (2, 400.0), (3, 30.0), (5, 0.0)])
-def test_it_follows_a_naive_implementation(m, youth):
-    generator = torch.Generator().manual_seed(m)
-    trend = 0.99 ** torch.arange(120.0, dtype=torch.float64).unsqueeze(-1)
-    losses = trend * (0.2 + torch.rand(120, m, generator=generator, dtype=torch.float64))
-    w = torch.softmax(torch.randn(m, generator=generator, dtype=torch.float64), -1)
-    weighting = eq.SelfTuned(youth=youth)
-    found, _ = run(weighting, losses, w)
-    expected = torch.tensor(naive(weighting, losses.tolist(), w.tolist()), dtype=torch.float64)
-    torch.testing.assert_close(found / w, expected, rtol=1e-7, atol=1e-9)
+@given(st.integers(1, 8), st.integers(0, 10**6), st.sampled_from([0.0, 0.3, 1.0]), st.sampled_from([0.1, 1.0, 100.0]))
+@settings(max_examples=100, deadline=None)
+def test_a_local_step_is_its_definition(m, seed, floor, size):
+    g = torch.Generator().manual_seed(seed)
+    y, share, push = torch.rand(3, m, generator=g, dtype=torch.float64)
+    y, share = (y**4 + 1e-9).div((y**4 + 1e-9).sum()), floor * share / share.sum()
+    low = torch.minimum(share, y) if floor < 1 else y
+    expected = naive_step(y, size * (push - 0.5), low)
+    arguments = y, size * (push - 0.5), low
+    torch.testing.assert_close(local_step(*arguments), expected, rtol=0, atol=1e-12)
+    alone = local_step_single(*(x.numpy() for x in arguments))
+    torch.testing.assert_close(torch.from_numpy(alone), expected, rtol=0, atol=1e-12)
+    if floor == 0:
+        alone = local_step_single(*(x.numpy() for x in arguments[:2]))
+        torch.testing.assert_close(torch.from_numpy(alone), expected, rtol=0, atol=1e-12)
 
 
 @settings(max_examples=150, deadline=None)
@@ -144,17 +175,18 @@ def test_coefficients_are_finite_for_all_finite_losses(m, dtype, data):
     number = st.floats(allow_nan=False, allow_infinity=False, width=32 if dtype == torch.float32 else 64)
     rows = data.draw(st.lists(st.lists(number, min_size=m, max_size=m), min_size=1, max_size=12))
     losses = torch.tensor(rows, dtype=dtype)
-    found, state = run(eq.SelfTuned(), losses, torch.full((m,), 1 / m))
-    assert torch.isfinite(found).all()
-    assert torch.isfinite(state.dual).all()
-    torch.testing.assert_close(state.dual.sum(), torch.ones((), dtype=torch.float64))
-    assert (state.dual >= 0).all()
+    for f in (losses, losses.unsqueeze(1)):
+        found, state = run(eq.SelfTuned(), f, torch.full((m,), 1 / m))
+        assert torch.isfinite(found).all()
+        assert torch.isfinite(state.dual).all()
+        torch.testing.assert_close(state.dual.sum(), torch.ones((), dtype=torch.float64))
+        assert (state.dual >= 0).all()
 
 
 def test_gains_that_begin_below_zero_and_end_above():
     losses = torch.tensor([[0.0, -1.0], [0.0, -2.0], [0.0, -12.0], [0.0, 39.0], [1.0, 39.0]])
-    for dtype in (torch.float32, torch.float64):
-        found, state = run(eq.SelfTuned(), losses.to(dtype), HALF)
+    for f in (losses, losses.double(), losses.unsqueeze(1)):
+        found, state = run(eq.SelfTuned(), f, HALF)
         assert torch.isfinite(found).all()
         assert torch.isfinite(state.dual).all()
 
@@ -246,6 +278,16 @@ def test_inclusion_keeps_levels_and_divides_coefficients():
     plain, other = weighting.update(losses, weighting.init(losses), w)
     assert torch.equal(c, 2 * plain)
     assert torch.equal(state.level, other.level)
+
+
+def test_the_inclusion_of_an_absent_objective_does_not_matter():
+    weighting, w, losses = eq.SelfTuned(youth=0), torch.full((3,), 1 / 3), torch.tensor([1.0, 2.0, 3.0])
+    mask, odds = torch.tensor([True, True, False]), torch.tensor([0.5, 0.5, math.nan])
+    for f in (losses, losses.unsqueeze(0)):
+        c, state = weighting.update(f, weighting.init(f), w, mask=mask, inclusion=odds)
+        expected, other = weighting.update(f, weighting.init(f), w, mask=mask, inclusion=odds.nan_to_num(0.5))
+        assert torch.equal(c, expected)
+        assert all(torch.equal(a, b) for a, b in zip(state, other, strict=True))
 
 
 def test_negative_losses_with_an_ideal_point_are_those_above_it():

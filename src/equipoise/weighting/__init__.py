@@ -16,7 +16,7 @@ from equipoise.weighting.nash_mtl import NashMTL
 from equipoise.weighting.omd import OMD
 from equipoise.weighting.pcgrad import PCGrad
 from equipoise.weighting.pmtl import PMTL
-from equipoise.weighting.protocol import Stateless, Weighting
+from equipoise.weighting.protocol import Seen, Stateless, Weighting
 from equipoise.weighting.qffl import QFFL
 from equipoise.weighting.relative import Relative
 from equipoise.weighting.reweighted import Reweighted
@@ -47,6 +47,7 @@ __all__ = [
     "PCGrad",
     "Relative",
     "Reweighted",
+    "Seen",
     "SelfTuned",
     "SmoothTchebycheff",
     "Stateless",

@@ -1,15 +1,17 @@
 """Independent component alignment (Aligned-MTL)."""
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from equipoise.weighting.local import Local, OnGramian
+from equipoise.weighting.local import restrict
+from equipoise.weighting.protocol import Seen, Stateless, Weighting
 
 
 @dataclass(frozen=True)
-class AlignedMTL(OnGramian):
+class AlignedMTL(Weighting[Stateless]):
     r"""Aligned-MTL (Senushkin et al. 2023): the gradients are turned and rescaled until they are orthogonal and equal.
 
     With the eigenvalues ℓ_k and eigenvectors v_k of the Gramian K and ℓ_min the smallest eigenvalue that is not 0,
@@ -29,12 +31,15 @@ class AlignedMTL(OnGramian):
         [0.5, 0.25]
     """
 
-    def combine(self, seen: Local, precision: float) -> Tensor:
+    needs: ClassVar[frozenset[str]] = frozenset({"gramian"})
+
+    def step(self, seen: Seen, state: Stateless) -> tuple[Tensor, Stateless]:
         """Coefficients √ℓ_min K^(−1/2) w, shape (*B, m)."""
-        value, vector = torch.linalg.eigh(seen.gramian)
-        kept = value > seen.weight.shape[-1] * precision * value[..., -1:].clamp_min(0.0)
+        here = restrict(seen)
+        value, vector = torch.linalg.eigh(here.gramian)
+        kept = value > here.weight.shape[-1] * here.precision * value[..., -1:].clamp_min(0.0)
         value = torch.where(kept, value, torch.inf)
         least = value.amin(-1, keepdim=True)
         ratio = torch.where(kept, least / value, 0.0).sqrt()
-        c = (vector @ (ratio.unsqueeze(-1) * (vector.mT @ seen.weight.unsqueeze(-1)))).squeeze(-1)
-        return torch.where(kept.any(-1, keepdim=True), c, seen.weight)
+        c = (vector @ (ratio.unsqueeze(-1) * (vector.mT @ here.weight.unsqueeze(-1)))).squeeze(-1)
+        return here.coefficients(torch.where(kept.any(-1, keepdim=True), c, here.weight)), state

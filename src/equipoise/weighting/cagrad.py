@@ -8,7 +8,8 @@ from torch import Tensor
 
 from equipoise.batch import Number, apply, check_non_negative, per_instance
 from equipoise.minnorm import min_norm_at
-from equipoise.weighting.local import Local, OnGramian, norm
+from equipoise.weighting.local import norm, restrict
+from equipoise.weighting.protocol import Seen, Stateless, Weighting
 
 _STEPS = 50
 """More than ever needed: the search converges quadratically, in some five."""
@@ -16,7 +17,7 @@ _ROUNDING = 2e-15
 
 
 @dataclass(frozen=True)
-class CAGrad(OnGramian):
+class CAGrad(Weighting[Stateless]):
     r"""CAGrad (Liu et al. 2021): near the mean gradient, the direction that helps the worst-off objective most.
 
     With g₀ = Σ w_i g_i, it is max over ‖d − g₀‖ ≤ c‖g₀‖ of min_i g_i·d, by its dual
@@ -43,6 +44,7 @@ class CAGrad(OnGramian):
         [0.25, 0.25]
     """
 
+    needs: ClassVar[frozenset[str]] = frozenset({"gramian"})
     traceable: ClassVar[bool] = False
 
     c: Number = 0.5
@@ -50,18 +52,19 @@ class CAGrad(OnGramian):
     def __post_init__(self) -> None:
         check_non_negative("c", self.c)
 
-    def combine(self, seen: Local, precision: float) -> Tensor:
+    def step(self, seen: Seen, state: Stateless) -> tuple[Tensor, Stateless]:
         """Coefficients w + c‖g₀‖ α/‖g_α‖, shape (*B, m)."""
-        K, w = seen.gramian, seen.weight
+        here = restrict(seen)
+        K, w = here.gramian, here.weight
         s = K.diagonal(dim1=-2, dim2=-1).clamp_min(0.0).sqrt()
         mean = norm(K, w)
         radius = per_instance("c", self.c, w) * mean
         alpha = _least(K, apply(K, w), radius, s)
         length, reach = norm(K, alpha), (alpha * s).sum(-1, keepdim=True)
         # A shorter g_α is rounding of the Gramian.
-        real = length.square() > seen.weight.shape[-1] * precision * reach.square()
+        real = length.square() > here.weight.shape[-1] * here.precision * reach.square()
         found = w + torch.where(real, radius / torch.where(real, length, 1.0), 0.0) * alpha
-        return torch.where(real | (radius == 0), found, 0.0)
+        return here.coefficients(torch.where(real | (radius == 0), found, 0.0)), state
 
 
 def _least(K: Tensor, slope: Tensor, radius: Tensor, s: Tensor) -> Tensor:

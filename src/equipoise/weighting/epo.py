@@ -10,8 +10,8 @@ from torch import Tensor
 from equipoise.batch import apply
 from equipoise.errors import require
 from equipoise.minnorm import min_norm
-from equipoise.weighting.local import Local, Target, observe_local
-from equipoise.weighting.protocol import Ideal, Weighting
+from equipoise.weighting.local import Local, Target, restrict
+from equipoise.weighting.protocol import Ideal, Seen, Weighting
 
 
 class EPOState(NamedTuple):
@@ -82,35 +82,19 @@ class EPO(Weighting[EPOState]):
         """No program solved yet."""
         return EPOState(torch.zeros(losses.shape[:-1], dtype=torch.int64, device=losses.device))
 
-    def update(  # type: ignore[override]
-        self,
-        losses: Tensor,
-        state: EPOState,
-        preference: Tensor,
-        *,
-        gramian: Tensor,
-        mask: Tensor | None = None,
-        inclusion: Tensor | None = None,
-        **extra: Tensor,
-    ) -> tuple[Tensor, EPOState]:
+    def step(self, seen: Seen, state: EPOState) -> tuple[Tensor, EPOState]:
         """Coefficients α in the simplex, shape (*B, m)."""
-        require(
-            state.programs.shape == losses.shape[:-1],
-            f"state must be of losses of shape {tuple(losses.shape)}",
-            tuple(state.programs.shape),
-        )
-        seen = observe_local(losses, preference, self.ideal, gramian=gramian, mask=mask, inclusion=inclusion, **extra)
-        program = self._program(seen)
-        if losses.shape[-1] <= 2:
-            alpha, solved = _interval(program, seen.present)
-            programs = state.programs
+        here = restrict(seen)
+        program = self._program(here)
+        if here.losses.shape[-1] <= 2:
+            alpha, solved = _interval(program, here.present)
         else:
-            alpha, solved, posed = _highs(program, seen.present & seen.valid)
-            programs = state.programs + posed
+            alpha, solved, posed = _highs(program, here.present & here.valid)
+            state = EPOState(state.programs + posed)
         if not bool(solved.all()):
-            instead = min_norm(seen.gramian, seen.present) if self.fallback == "min_norm" else seen.weight
+            instead = min_norm(here.gramian, here.present) if self.fallback == "min_norm" else here.weight
             alpha = torch.where(solved, alpha, instead)
-        return seen.coefficients(alpha, losses), EPOState(programs)
+        return here.coefficients(alpha), state
 
     def _program(self, seen: Local) -> "Program":
         m = seen.present.sum(-1, keepdim=True)

@@ -9,8 +9,9 @@ from torch import Tensor
 from equipoise.batch import Number, check_non_negative, per_instance
 from equipoise.errors import require
 from equipoise.simplex import Entropic
-from equipoise.weighting.protocol import Weighting, emit, observe, working_dtype
-from equipoise.weighting.reweighted import check_jacobian, row_dtype, weigh_jacobian
+from equipoise.weighting.protocol import Seen, Weighting, keep, working_dtype
+from equipoise.weighting.reweighted import row_dtype, weigh_jacobian
+from equipoise.weighting.seen import check_jacobian
 
 _DAMPING = 1e-7
 _BASELINE_FLOOR = 1e-12
@@ -78,27 +79,13 @@ class ExcessRisk(Weighting[ExcessRiskState]):
         squares = torch.zeros(jacobian.shape, dtype=row_dtype(jacobian), device=losses.device)
         return ExcessRiskState(Entropic().start(zeros), squares, zeros)
 
-    def update(  # type: ignore[override]
-        self,
-        losses: Tensor,
-        state: ExcessRiskState,
-        preference: Tensor,
-        *,
-        jacobian: Tensor,
-        mask: Tensor | None = None,
-        inclusion: Tensor | None = None,
-        **extra: Tensor,
-    ) -> tuple[Tensor, ExcessRiskState]:
+    def step(self, seen: Seen, state: ExcessRiskState) -> tuple[Tensor, ExcessRiskState]:
         """Coefficients λ∘w, shape (*B, m)."""
-        require(
-            state.squares.shape == jacobian.shape and state.log_weights.shape == losses.shape,
-            f"state must be of losses of shape {tuple(losses.shape)} and a jacobian of {tuple(jacobian.shape)}",
-            tuple(state.squares.shape),
-        )
-        seen = observe(losses, preference, 0.0, mask, inclusion, **extra)
-        weight = seen.weight if inclusion is None else observe(losses, preference, 0.0, mask).weight
-        by_excess = self.weigh == "excess"
-        power = weigh_jacobian(jacobian, (weight > 0) if by_excess else weight).square()
+        shapes = tuple(seen.losses.shape), tuple(seen.jacobian.shape)
+        rule = "state must be of losses of shape {} and a jacobian of {}".format(*shapes)
+        require(state.squares.shape == shapes[1], rule, tuple(state.squares.shape))
+        w, by_excess = seen.w, self.weigh == "excess"
+        power = weigh_jacobian(seen.jacobian, (w > 0) if by_excess else w).square()
         squares = state.squares + power
         excess = (power / (squares + _DAMPING).sqrt()).sum(-1, dtype=state.baseline.dtype)
         valid = seen.valid & torch.isfinite(excess.sum(-1, keepdim=True))
@@ -106,18 +93,14 @@ class ExcessRisk(Weighting[ExcessRiskState]):
         baseline = torch.where(state.baseline > 0, state.baseline, excess)
         floor = (_BASELINE_FLOOR * baseline.amax(-1, keepdim=True)).clamp_min(torch.finfo(baseline.dtype).tiny)
         relative = excess / torch.maximum(baseline, floor)
-        gain = relative * (seen.weight if by_excess else torch.where(weight > 0, seen.weight / weight, 0.0))
+        gain = relative * (seen.weight if by_excess else torch.where(w > 0, seen.weight / w, 0.0))
         started = (state.baseline > 0).any(-1, keepdim=True)
         gain = torch.where(valid & started, gain, 0.0)
         log_weights = Entropic().step(state.log_weights, gain, per_instance("step_size", self.step_size, gain))
 
-        new = ExcessRiskState(
-            torch.where(valid, log_weights, state.log_weights),
-            torch.where(valid.unsqueeze(-1), squares, state.squares),
-            torch.where(valid, baseline, state.baseline),
-        )
+        new = keep(valid, ExcessRiskState(log_weights, squares, baseline), state)
         used = new if self.order == "alternating" else state
-        return emit(used.log_weights.exp() * seen.weight, losses), new
+        return used.log_weights.exp() * seen.weight, new
 
     @property
     def dual(self) -> bool:

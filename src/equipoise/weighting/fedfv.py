@@ -6,10 +6,10 @@ from typing import ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from equipoise.batch import Number, apply, check_state, per_instance
+from equipoise.batch import Number, apply, per_instance
 from equipoise.errors import require
-from equipoise.weighting.local import norm, observe_local
-from equipoise.weighting.protocol import Weighting, working_dtype
+from equipoise.weighting.local import norm, restrict
+from equipoise.weighting.protocol import Seen, Weighting, keep, working_dtype
 
 _ROUNDING = 1e-12
 
@@ -68,24 +68,13 @@ class FedFV(Weighting[FedFVState]):
         """Round 0."""
         return FedFVState(torch.zeros_like(losses[..., :1], dtype=working_dtype(losses)))
 
-    def update(  # type: ignore[override]
-        self,
-        losses: Tensor,
-        state: FedFVState,
-        preference: Tensor,
-        *,
-        gramian: Tensor,
-        mask: Tensor | None = None,
-        inclusion: Tensor | None = None,
-        **extra: Tensor,
-    ) -> tuple[Tensor, FedFVState]:
+    def step(self, seen: Seen, state: FedFVState) -> tuple[Tensor, FedFVState]:
         """The coefficients of ḡ over the clients, shape (*B, m)."""
-        check_state(state.step, losses, 1)
-        seen = observe_local(losses, preference, 0.0, gramian=gramian, mask=mask, inclusion=inclusion, **extra)
-        K, mean = seen.gramian, seen.weight
-        height = torch.where(seen.valid, losses.detach().to(mean), 0.0)
-        order = torch.where(seen.present, height, torch.inf).argsort(dim=-1, stable=True)
-        c = apply(self._free_of_conflicts(K, order, seen.present).mT, mean)
+        here = restrict(seen)
+        K, mean = here.gramian, here.weight
+        height = torch.where(here.valid, seen.losses, 0.0)
+        order = torch.where(here.present, height, torch.inf).argsort(dim=-1, stable=True)
+        c = apply(self._free_of_conflicts(K, order, here.present).mT, mean)
         if self.tau > 0:
             c = torch.where(state.step >= self.tau, _off_conflicts(K, c), c)
         length, target = norm(K, c), norm(K, mean)
@@ -93,8 +82,7 @@ class FedFV(Weighting[FedFVState]):
         spread = (c.abs() * K.diagonal(dim1=-2, dim2=-1).clamp_min(0.0).sqrt()).sum(-1, keepdim=True)
         real = length > 1e-7 * spread
         c = torch.where(real, target / torch.where(real, length, 1.0), 1.0) * c
-        step = torch.where(seen.valid, state.step + 1.0, state.step)
-        return seen.coefficients(c, losses), FedFVState(step)
+        return here.coefficients(c), keep(here.valid, FedFVState(state.step + 1.0), state)
 
     def _free_of_conflicts(self, K: Tensor, order: Tensor, present: Tensor) -> Tensor:
         """The g̃_i, one in a row, as coefficients over the clients: (*B, m, m)."""

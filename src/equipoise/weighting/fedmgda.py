@@ -9,11 +9,12 @@ from torch import Tensor
 from equipoise.batch import Number, per_instance
 from equipoise.boxqp import box_min_norm
 from equipoise.errors import require
-from equipoise.weighting.local import Local, OnGramian
+from equipoise.weighting.local import restrict
+from equipoise.weighting.protocol import Seen, Stateless, Weighting
 
 
 @dataclass(frozen=True)
-class FedMGDAPlus(OnGramian):
+class FedMGDAPlus(Weighting[Stateless]):
     r"""FedMGDA+ (Hu et al. 2022): the shortest combination of unit updates, not far from the mean.
 
     With u_i = g_i/‖g_i‖ the directions of the clients' (pseudo-)gradients,
@@ -39,6 +40,7 @@ class FedMGDAPlus(OnGramian):
         [0.5, 0.25]
     """
 
+    needs: ClassVar[frozenset[str]] = frozenset({"gramian"})
     traceable: ClassVar[bool] = False
 
     epsilon: Number = 0.1
@@ -50,18 +52,19 @@ class FedMGDAPlus(OnGramian):
         known = ("directions", "models")
         require(self.aggregate in known, f"aggregate must be one of {known}", self.aggregate)
 
-    def combine(self, seen: Local, precision: float) -> Tensor:
+    def step(self, seen: Seen, state: Stateless) -> tuple[Tensor, Stateless]:
         """Coefficients a/‖g‖ or a, shape (*B, m)."""
-        length = seen.gramian.diagonal(dim1=-2, dim2=-1).clamp_min(0.0).sqrt()
+        here = restrict(seen)
+        length = here.gramian.diagonal(dim1=-2, dim2=-1).clamp_min(0.0).sqrt()
         length = torch.where(length > 0, length, 1.0)
-        cosines = seen.gramian / length.unsqueeze(-1) / length.unsqueeze(-2)
+        cosines = here.gramian / length.unsqueeze(-1) / length.unsqueeze(-2)
 
-        total = seen.weight.sum(-1, keepdim=True)
-        share = torch.where(total > 0, seen.weight, seen.present.to(total))
+        total = here.weight.sum(-1, keepdim=True)
+        share = torch.where(total > 0, here.weight, here.present.to(total))
         centre = share / share.sum(-1, keepdim=True)
         epsilon = per_instance("epsilon", self.epsilon, centre)
         low = (centre - epsilon).clamp_min(0.0)
-        high = torch.where(seen.present, (centre + epsilon).clamp_max(1.0), 0.0)
+        high = torch.where(here.present, (centre + epsilon).clamp_max(1.0), 0.0)
         a = box_min_norm(cosines, low, high).to(centre)
         # `length` is that of g/π.
-        return a * seen.scale / length if self.aggregate == "directions" else a
+        return here.coefficients(a * here.scale / length if self.aggregate == "directions" else a), state

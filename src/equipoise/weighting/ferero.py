@@ -9,11 +9,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from equipoise.batch import Number, apply, check_non_negative, check_state, per_instance
+from equipoise.batch import Number, apply, check_non_negative, per_instance
 from equipoise.errors import require
 from equipoise.simplex import Euclidean
-from equipoise.weighting.local import Local, Target, observe_local, ray
-from equipoise.weighting.protocol import Ideal, Weighting, working_dtype
+from equipoise.weighting.local import Local, Target, ray, restrict
+from equipoise.weighting.protocol import Ideal, Seen, Weighting, working_dtype
 
 Array = NDArray[np.floating]
 
@@ -368,26 +368,15 @@ class FERERO(Weighting[FEREROState]):
         capped = torch.zeros(losses.shape[:-1], dtype=torch.int64, device=losses.device)
         return FEREROState(zeros + 1.0 / losses.shape[-1], zeros, capped)
 
-    def update(  # type: ignore[override]
-        self,
-        losses: Tensor,
-        state: FEREROState,
-        preference: Tensor,
-        *,
-        gramian: Tensor,
-        mask: Tensor | None = None,
-        inclusion: Tensor | None = None,
-        **extra: Tensor,
-    ) -> tuple[Tensor, FEREROState]:
+    def step(self, seen: Seen, state: FEREROState) -> tuple[Tensor, FEREROState]:
         """Coefficients λ_f + Bᵀλ_h, shape (*B, m)."""
-        check_state(state.descent, losses)
-        seen = observe_local(losses, preference, self.ideal, gramian=gramian, mask=mask, inclusion=inclusion, **extra)
-        p = ray(seen.weight, self.target, seen.present)
-        found = self.solver.solve(Dual(seen, p, per_instance("c_h", self.c_h, p), losses.dtype), state)
-        moved = seen.valid & seen.present
+        here = restrict(seen)
+        p = ray(here.weight, self.target, here.present)
+        found = self.solver.solve(Dual(here, p, per_instance("c_h", self.c_h, p), seen.dtype), state)
+        moved = here.valid & here.present
         new = FEREROState(
             torch.where(moved, found.descent, state.descent),
             torch.where(moved, found.ray, state.ray),
-            state.capped + (found.capped & seen.valid.squeeze(-1)),
+            state.capped + (found.capped & here.valid.squeeze(-1)),
         )
-        return seen.coefficients(found.coefficients, losses), new
+        return torch.where(here.valid, found.coefficients * here.scale, 0.0), new

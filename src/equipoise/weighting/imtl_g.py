@@ -1,15 +1,17 @@
 """Impartial multi-task learning on gradients (IMTL-G)."""
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from equipoise.weighting.local import Local, OnGramian
+from equipoise.weighting.local import restrict
+from equipoise.weighting.protocol import Seen, Stateless, Weighting
 
 
 @dataclass(frozen=True)
-class IMTLG(OnGramian):
+class IMTLG(Weighting[Stateless]):
     r"""IMTL-G (Liu et al. 2021): the direction whose projections on the unit gradients are equal.
 
     With s_i = ‖g_i‖ and the Gramian K,
@@ -32,26 +34,29 @@ class IMTLG(OnGramian):
         ([0.667, 0.333], [0.667, 0.667])
     """
 
-    def combine(self, seen: Local, precision: float) -> Tensor:
+    needs: ClassVar[frozenset[str]] = frozenset({"gramian"})
+
+    def step(self, seen: Seen, state: Stateless) -> tuple[Tensor, Stateless]:
         """Coefficients that sum to 1, shape (*B, m)."""
-        square = seen.gramian.diagonal(dim1=-2, dim2=-1)
+        here = restrict(seen)
+        square = here.gramian.diagonal(dim1=-2, dim2=-1)
         part = square > torch.finfo(square.dtype).tiny
         longest = square.amax(-1, keepdim=True).sqrt()
         s = torch.where(part, square, 1.0).sqrt()
-        target = torch.where(part, seen.weight, 0.0)
-        tolerance = seen.weight.shape[-1] * precision
+        target = torch.where(part, here.weight, 0.0)
+        tolerance = here.weight.shape[-1] * here.precision
         both = part.unsqueeze(-1) & part.unsqueeze(-2)
-        unit = torch.eye(seen.weight.shape[-1], dtype=s.dtype, device=s.device)
-        cosines = torch.where(both, seen.gramian / s.unsqueeze(-1) / s.unsqueeze(-2), unit)
+        unit = torch.eye(here.weight.shape[-1], dtype=s.dtype, device=s.device)
+        cosines = torch.where(both, here.gramian / s.unsqueeze(-1) / s.unsqueeze(-2), unit)
         shortest = torch.where(part, s, torch.inf).amin(-1, keepdim=True)
         along, independent = _solve(cosines, target, tolerance)
         scale = torch.where(part, longest, 1.0)
-        relative = torch.where(both, seen.gramian / scale.unsqueeze(-1) / scale.unsqueeze(-2), 0.0)
+        relative = torch.where(both, here.gramian / scale.unsqueeze(-1) / scale.unsqueeze(-2), 0.0)
         nearest, _ = _solve(relative, s / scale * target, tolerance)
         v = torch.where(part, torch.where(independent, along * shortest / s, nearest), 0.0)
         total, size = v.sum(-1, keepdim=True), v.abs().sum(-1, keepdim=True)
         fits = total.abs() > 1e-12 * size
-        return torch.where(fits, v / torch.where(fits, total, 1.0), 0.0)
+        return here.coefficients(torch.where(fits, v / torch.where(fits, total, 1.0), 0.0)), state
 
 
 def _solve(matrix: Tensor, x: Tensor, tolerance: float) -> tuple[Tensor, Tensor]:

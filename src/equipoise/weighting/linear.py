@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from equipoise.weighting.protocol import Ideal, Stateless, Weighting, emit, observe
+from equipoise.weighting.protocol import Ideal, Seen, Stateless, Weighting, see
 
 
 @dataclass(frozen=True)
@@ -27,23 +27,9 @@ class Linear(Weighting[Stateless]):
 
     ideal: Ideal = 0.0
 
-    def init(self, losses: Tensor, **extra: Tensor) -> Stateless:
-        """No state."""
-        return Stateless()
-
-    def update(
-        self,
-        losses: Tensor,
-        state: Stateless,
-        preference: Tensor,
-        *,
-        mask: Tensor | None = None,
-        inclusion: Tensor | None = None,
-        **extra: Tensor,
-    ) -> tuple[Tensor, Stateless]:
+    def step(self, seen: Seen, state: Stateless) -> tuple[Tensor, Stateless]:
         """Coefficients w, shape (*B, m)."""
-        seen = observe(losses, preference, 0.0, mask, inclusion, **extra)
-        return emit(seen.weight, losses), state
+        return seen.weight, state
 
     def foreseen(self, state: Stateless, preference: Tensor) -> Tensor | None:
         """The preference."""
@@ -51,4 +37,4 @@ class Linear(Weighting[Stateless]):
 
     def value(self, losses: Tensor, preference: Tensor) -> Tensor:
         """Σ w_i (f_i − z_i), shape (*B,)."""
-        return observe(losses, preference, self.ideal, None).gain.sum(-1)
+        return see(losses, preference, self.ideal).gain.sum(-1)

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from equipoise.errors import require
 from equipoise.minnorm import min_norm
-from equipoise.weighting.protocol import Stateless, Weighting, emit, observe
+from equipoise.weighting.protocol import Seen, Stateless, Weighting
 from equipoise.weighting.reweighted import weigh_gramian
 
 
@@ -52,45 +52,29 @@ class MGDA(Weighting[Stateless]):
         require(self.normalize in known, f"normalize must be one of {known}", self.normalize)
         require(0 <= self.margin <= 0.5, "margin must lie in [0, 0.5]", self.margin)
 
-    def init(self, losses: Tensor, **extra: Tensor) -> Stateless:
-        """No state."""
-        return Stateless()
-
-    def update(  # type: ignore[override]
-        self,
-        losses: Tensor,
-        state: Stateless,
-        preference: Tensor,
-        *,
-        gramian: Tensor,
-        mask: Tensor | None = None,
-        inclusion: Tensor | None = None,
-        **extra: Tensor,
-    ) -> tuple[Tensor, Stateless]:
+    def step(self, seen: Seen, state: Stateless) -> tuple[Tensor, Stateless]:
         """Coefficients α∘w/n, shape (*B, m)."""
-        m = losses.shape[-1]
+        m = seen.losses.shape[-1]
         require(self.margin == 0 or m == 2, "margin must be 0 unless there are two objectives", (self.margin, m))
-        seen = observe(losses, preference, 0.0, mask, inclusion, **extra)
-        K, weight, part = weigh_gramian(gramian, seen.weight), seen.weight, seen.weight > 0
+        K, weight, part = weigh_gramian(seen.gramian, seen.weight), seen.weight, seen.weight > 0
         if self.normalize != "none":
-            n = self._scale(losses, gramian, part & seen.valid)
+            n = self._scale(seen, part & seen.valid)
             K = K / n.unsqueeze(-1) / n.unsqueeze(-2)
             weight = weight if self.raw_weights else weight / n
         alpha = min_norm(K, part)
         if self.margin > 0:
             alpha = torch.where(part.all(-1, keepdim=True), self._inwards(alpha, K), alpha)
-        largest = torch.finfo(losses.dtype).max
-        return emit((alpha * weight).clamp_max(largest), losses), state
+        return (alpha * weight).clamp_max(torch.finfo(seen.dtype).max), state
 
     @property
     def dual(self) -> bool:
         """Whether the coefficients are λ∘w: unless the gradients are scaled."""
         return self.normalize == "none" or self.raw_weights
 
-    def _scale(self, losses: Tensor, gramian: Tensor, part: Tensor) -> Tensor:
+    def _scale(self, seen: Seen, part: Tensor) -> Tensor:
         """n, and 1 where that is 0 or not finite, shape (*B, m)."""
-        length = gramian.detach().diagonal(dim1=-2, dim2=-1).to(torch.float64).clamp_min(0.0).sqrt()
-        values = losses.detach().to(length)
+        length = seen.gramian.diagonal(dim1=-2, dim2=-1).to(torch.float64).clamp_min(0.0).sqrt()
+        values = seen.losses.to(length)
         if self.normalize != "l2":
             refused = values[part & (values <= 0)]
             rule = f'losses must be positive for normalize="{self.normalize}"'

@@ -6,11 +6,12 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from equipoise.batch import Number, apply, check_non_negative, check_positive, check_state, per_instance
+from equipoise.batch import Number, apply, check_non_negative, check_positive, per_instance
 from equipoise.errors import require
 from equipoise.simplex import Euclidean
-from equipoise.weighting.protocol import Weighting, emit, observe, working_dtype
-from equipoise.weighting.reweighted import check_jacobian, row_dtype, weigh_gramian, weigh_jacobian
+from equipoise.weighting.protocol import Seen, Weighting, keep, working_dtype
+from equipoise.weighting.reweighted import row_dtype, weigh_gramian, weigh_jacobian
+from equipoise.weighting.seen import check_jacobian
 
 
 class MoCoState(NamedTuple):
@@ -81,42 +82,27 @@ class MoCo(Weighting[MoCoState]):
         dual = torch.full(losses.shape, 1.0 / losses.shape[-1], dtype=working_dtype(losses), device=losses.device)
         tracked = torch.empty((*losses.shape, 0), device=losses.device)
         if self.tracks:
-            jacobian = _given("jacobian", jacobian)
+            if jacobian is None:
+                raise TypeError("MoCo with tracking needs the keyword argument 'jacobian'")
             check_jacobian(jacobian, losses)
             tracked = torch.zeros(jacobian.shape, dtype=row_dtype(jacobian), device=losses.device)
         return MoCoState(dual, tracked, torch.zeros_like(dual[..., :1]))
 
-    def update(
-        self,
-        losses: Tensor,
-        state: MoCoState,
-        preference: Tensor,
-        *,
-        mask: Tensor | None = None,
-        inclusion: Tensor | None = None,
-        gramian: Tensor | None = None,
-        jacobian: Tensor | None = None,
-        **extra: Tensor,
-    ) -> tuple[Tensor, MoCoState]:
+    def step(self, seen: Seen, state: MoCoState) -> tuple[Tensor, MoCoState]:
         """Coefficients λ∘w for the rows of `rows`, shape (*B, m), λ being the moved one."""
-        check_state(state.dual, losses)
-        seen = observe(losses, preference, 0.0, mask, inclusion, **extra)
-        present, step, tracked = seen.weight > 0, state.step + 1.0, state.tracked
+        present, step, tracked, gramian = seen.weight > 0, state.step + 1.0, state.tracked, seen.gramian
         if self.tracks:
-            tracked = self._track(state, weigh_jacobian(_given("jacobian", jacobian), present), present, step)
+            tracked = self._track(state, weigh_jacobian(seen.jacobian, present), present, step)
             gramian = tracked @ tracked.mT
-        K = weigh_gramian(_given("gramian", gramian), seen.weight)
+        K = weigh_gramian(gramian, seen.weight)
         valid = seen.valid & torch.isfinite(K.sum((-2, -1))).unsqueeze(-1)
         pull = apply(K, state.dual)
         push = torch.where(
             valid & present, pull + per_instance("regularization", self.regularization, pull) * state.dual, 0.0
         )
         gamma = per_instance("step_size", self.step_size, push) / step**self.step_decay
-        dual = torch.where(valid, Euclidean().step(state.dual, -push, gamma), state.dual)
-        if self.tracks:
-            tracked = torch.where(valid.unsqueeze(-1), tracked, state.tracked)
-        new = MoCoState(dual, tracked, torch.where(valid, step, state.step))
-        return emit(dual * seen.weight, losses), new
+        new = keep(valid, MoCoState(Euclidean().step(state.dual, -push, gamma), tracked, step), state)
+        return new.dual * seen.weight, new
 
     @property
     def dual(self) -> bool:
@@ -140,9 +126,3 @@ class MoCo(Weighting[MoCoState]):
         )
         beta = torch.where(present, per_instance("tracking", self.tracking, step) / step**self.tracking_decay, 0.0)
         return torch.lerp(state.tracked, rows.to(state.tracked), beta.unsqueeze(-1).to(state.tracked))
-
-
-def _given(name: str, value: Tensor | None) -> Tensor:
-    if value is None:
-        raise TypeError(f"MoCo with these settings needs the keyword argument {name!r}")
-    return value

@@ -1,14 +1,14 @@
 """Smoothed weights: the momentum of CR-MOGM around any weighting."""
 
 from dataclasses import dataclass
-from typing import Any, Generic, Literal, NamedTuple, TypeVar
+from typing import Generic, Literal, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
 
-from equipoise.batch import Number, check_state, per_instance
+from equipoise.batch import Number, per_instance
 from equipoise.errors import require
-from equipoise.weighting.protocol import Weighting, Wrapper, emit, observe, working_dtype
+from equipoise.weighting.protocol import Seen, Weighting, Wrapper, keep, working_dtype
 
 S = TypeVar("S")
 
@@ -72,37 +72,27 @@ class Momentum(Wrapper[MomentumState[S]]):
         weights = torch.full(losses.shape, 1.0 / losses.shape[-1], dtype=working_dtype(losses), device=losses.device)
         return MomentumState(self.inner.init(losses, **extra), weights, torch.zeros_like(weights[..., :1]))
 
-    def update(
-        self,
-        losses: Tensor,
-        state: MomentumState[S],
-        preference: Tensor,
-        *,
-        mask: Tensor | None = None,
-        inclusion: Tensor | None = None,
-        **extra: Any,
-    ) -> tuple[Tensor, MomentumState[S]]:
+    def step(self, seen: Seen, state: MomentumState[S]) -> tuple[Tensor, MomentumState[S]]:
         """Coefficients α⁽ᵗ⁾ ∘ w, shape (*B, m)."""
-        check_state(state.weights, losses)
-        _, weight, valid, present = observe(losses, preference, 0.0, mask, inclusion)
-        if inclusion is not None:
-            extra["inclusion"] = inclusion
-        values = losses.detach().to(weight.dtype)  # or coefficients would be rounded before they are smoothed
-        coefficients, inner = self.inner.update(values, state.inner, preference, mask=mask, **extra)
-        for need in self.needs:
-            valid = valid & _finite(need, extra[need], present)
-        carried = weight > 0
-        divisor = torch.where(carried, weight, 1.0)
-        target = torch.where(carried, coefficients.to(divisor) / divisor, state.weights)
+        c, inner = self.ask(seen, state.inner)
+        valid, carried = self._valid(seen), seen.weight > 0
+        target = torch.where(carried, c.to(seen.weight) / torch.where(carried, seen.weight, 1.0), state.weights)
         step = state.step + 1.0
         drift = torch.where(valid, (target - state.weights).abs().sum(-1, keepdim=True), 0.0)
-        weights = torch.where(valid, torch.lerp(target, state.weights, self._keep(drift, step)), state.weights)
-        new = MomentumState(inner, weights, torch.where(valid, step, state.step))
-        return emit(weights * weight, losses), new
+        weights = torch.lerp(target, state.weights, self._keep(drift, step))
+        weights, step = keep(valid, (weights, step), (state.weights, state.step))
+        return weights * seen.weight, MomentumState(inner, weights, step)
 
     def rows(self, state: MomentumState[S]) -> Tensor | None:
         """Those of the inner weighting."""
         return self.inner.rows(state.inner)
+
+    def _valid(self, seen: Seen) -> Tensor:
+        """Whether losses and statistics are finite where objectives are present, (*B, 1)."""
+        valid = seen.valid
+        for need in self.needs:
+            valid = valid & _finite(need, getattr(seen, need), seen.present)
+        return valid
 
     def _keep(self, drift: Tensor, step: Tensor) -> Tensor:
         """a_t, shape (*B, 1)."""

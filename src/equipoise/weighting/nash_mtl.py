@@ -9,7 +9,8 @@ from torch import Tensor
 
 from equipoise.batch import Number, apply, per_instance
 from equipoise.errors import require
-from equipoise.weighting.local import Local, OnGramian, norm
+from equipoise.weighting.local import norm, restrict
+from equipoise.weighting.protocol import Seen, Stateless, Weighting
 
 _RIDGE = 1e-12
 _STEPS = 100
@@ -19,7 +20,7 @@ _NEAR = 0.25
 
 
 @dataclass(frozen=True)
-class NashMTL(OnGramian):
+class NashMTL(Weighting[Stateless]):
     r"""Nash-MTL (Navon et al. 2022): the Nash bargaining solution, where relative gains of the objectives balance.
 
     d = Jᵀα maximises Σ m w_i log(g_i·d) over directions of a given length. With the Gramian K that is
@@ -45,6 +46,7 @@ class NashMTL(OnGramian):
         [1.0, 0.5]
     """
 
+    needs: ClassVar[frozenset[str]] = frozenset({"gramian"})
     traceable: ClassVar[bool] = False
 
     max_norm: Number = 1.0
@@ -53,21 +55,22 @@ class NashMTL(OnGramian):
         positive = bool((torch.as_tensor(self.max_norm) > 0).all())
         require(positive, f"max_norm must be positive, {math.inf} for no clip", self.max_norm)
 
-    def combine(self, seen: Local, precision: float) -> Tensor:
+    def step(self, seen: Seen, state: Stateless) -> tuple[Tensor, Stateless]:
         """Coefficients α, shape (*B, m)."""
-        square, m = seen.gramian.diagonal(dim1=-2, dim2=-1), seen.weight.shape[-1]
-        part = (square > torch.finfo(square.dtype).tiny) & (seen.weight > 0)
+        here = restrict(seen)
+        square, m = here.gramian.diagonal(dim1=-2, dim2=-1), here.weight.shape[-1]
+        part = (square > torch.finfo(square.dtype).tiny) & (here.weight > 0)
         s = torch.where(part, square, 1.0).sqrt()
         both = part.unsqueeze(-1) & part.unsqueeze(-2)
         unit = torch.eye(m, dtype=s.dtype, device=s.device)
-        cosines = torch.where(both, seen.gramian / s.unsqueeze(-1) / s.unsqueeze(-2), unit)
-        ridge = max(_RIDGE, precision)
-        b = _bargain(cosines + ridge * unit, torch.where(part, m * seen.weight, 1.0))
+        cosines = torch.where(both, here.gramian / s.unsqueeze(-1) / s.unsqueeze(-2), unit)
+        ridge = max(_RIDGE, here.precision)
+        b = _bargain(cosines + ridge * unit, torch.where(part, m * here.weight, 1.0))
         b = torch.where(part, b, 0.0)
         length = norm(cosines, b)
         limit = per_instance("max_norm", self.max_norm, length)
         cut = torch.where(length > limit, limit / torch.where(length > 0, length, 1.0), 1.0)
-        return cut * b / s
+        return here.coefficients(cut * b / s), state
 
 
 def _bargain(C: Tensor, power: Tensor) -> Tensor:

@@ -7,10 +7,10 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from equipoise.batch import Number, check_non_negative, check_state, per_instance
+from equipoise.batch import Number, check_non_negative, per_instance
 from equipoise.errors import require
 from equipoise.simplex import Box, Euclidean, Mirror
-from equipoise.weighting.protocol import Ideal, Weighting, emit, observe, working_dtype
+from equipoise.weighting.protocol import Ideal, Seen, Weighting, working_dtype
 
 
 class OMDState(NamedTuple):
@@ -134,23 +134,11 @@ class OMD(Weighting[OMDState]):
             zeros[..., :1].clone(),
         )
 
-    def update(
-        self,
-        losses: Tensor,
-        state: OMDState,
-        preference: Tensor,
-        *,
-        mask: Tensor | None = None,
-        inclusion: Tensor | None = None,
-        **extra: Tensor,
-    ) -> tuple[Tensor, OMDState]:
+    def step(self, seen: Seen, state: OMDState) -> tuple[Tensor, OMDState]:
         """Coefficients λ⁽ᵗ⁾ ∘ w (λ⁽ᵗ⁺¹⁾ ∘ w if alternating), shape (*B, m), and the state with λ⁽ᵗ⁺¹⁾."""
-        gain, weight, valid, present = observe(losses, preference, self.ideal, mask, inclusion, **extra)
-        check_state(state.dual, losses)
-        new = self._ascend(state, gain, present, valid)
-        del gain  # with a million objectives one buffer less is a third of the time
-        dual = new.dual if self.order == "alternating" else state.dual
-        return emit(self.mirror.weights(dual) * weight, losses), new
+        new = self._ascend(state, seen.gain, seen.present)
+        dual = torch.where(seen.valid, new.dual, state.dual) if self.order == "alternating" else state.dual
+        return self.mirror.weights(dual) * seen.weight, new
 
     def foreseen(self, state: OMDState, preference: Tensor) -> Tensor | None:
         """λ⁽ᵗ⁾ ∘ w; None if alternating."""
@@ -173,31 +161,30 @@ class OMD(Weighting[OMDState]):
         """λ, shape (*B, m)."""
         return self.mirror.weights(state.dual)
 
-    def _ascend(self, state: OMDState, gain: Tensor, present: Tensor | None, valid: Tensor) -> OMDState:
-        """The step of the dual player, taken where `valid`."""
+    def _ascend(self, state: OMDState, gain: Tensor, present: Tensor | None) -> OMDState:
+        """The step of the dual player."""
         push, new = gain, state
         if not _is(0, self.optimism):
             push, mean = self._foresee(state, gain, present)
-            new = new._replace(previous=torch.where(valid, mean, state.previous))
+            new = new._replace(previous=mean)
         if not isinstance(self.step_size, str):  # line 4 of Algorithm 1
-            dual = self._move(state.dual, push, per_instance("step_size", self.step_size, gain))
-            return new._replace(dual=torch.where(valid, dual, state.dual))
+            return new._replace(dual=self._move(state.dual, push, per_instance("step_size", self.step_size, gain)))
         before, length = state.norm, self.mirror.dual_norm(gain)
         if not _is(math.inf, self.horizon):
             horizon, felt = per_instance("horizon", self.horizon, gain), length > 0
             steps = state.steps + felt
             before = torch.where(felt & (steps > horizon), before * (1 - 1 / horizon) ** 0.5, before)
-            new = new._replace(steps=torch.where(valid, steps, state.steps))
+            new = new._replace(steps=steps)
         norm = torch.hypot(before, length)
         scale = per_instance("p", self.mirror.step_scale(gain.shape[-1]), gain)
         eta = torch.where(norm > 0, scale / norm, torch.zeros_like(norm))
         if self.mirror.lazy:
             total = state.total + push
             dual = self._move(self.mirror.start(gain), total, eta)
-            new = new._replace(total=torch.where(valid, total, state.total))
+            new = new._replace(total=total)
         else:
             dual = self._move(state.dual, push, eta)
-        return new._replace(dual=torch.where(valid, dual, state.dual), norm=torch.where(valid, norm, state.norm))
+        return new._replace(dual=dual, norm=norm)
 
     def _foresee(self, state: OMDState, gain: Tensor, present: Tensor | None) -> tuple[Tensor, Tensor]:
         """g⁽ᵗ⁾ + c (ḡ⁽ᵗ⁾ − ḡ⁽ᵗ⁻¹⁾), and ḡ⁽ᵗ⁾; an absent objective keeps its ḡ."""

@@ -6,10 +6,9 @@ from typing import ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from equipoise.batch import check_state
 from equipoise.errors import require
-from equipoise.weighting.local import observe_local
-from equipoise.weighting.protocol import Weighting
+from equipoise.weighting.local import restrict
+from equipoise.weighting.protocol import Seen, Weighting, keep
 
 
 class PCGradState(NamedTuple):
@@ -57,21 +56,10 @@ class PCGrad(Weighting[PCGradState]):
         """Step 0."""
         return PCGradState(torch.zeros_like(losses[..., :1], dtype=torch.int64))
 
-    def update(  # type: ignore[override]
-        self,
-        losses: Tensor,
-        state: PCGradState,
-        preference: Tensor,
-        *,
-        gramian: Tensor,
-        mask: Tensor | None = None,
-        inclusion: Tensor | None = None,
-        **extra: Tensor,
-    ) -> tuple[Tensor, PCGradState]:
+    def step(self, seen: Seen, state: PCGradState) -> tuple[Tensor, PCGradState]:
         """The coefficients of d over the objectives, shape (*B, m)."""
-        check_state(state.step, losses, 1)
-        seen = observe_local(losses, preference, 0.0, gramian=gramian, mask=mask, inclusion=inclusion, **extra)
-        K, m = seen.gramian, losses.shape[-1]
+        here = restrict(seen)
+        K, m = here.gramian, here.losses.shape[-1]
         index = torch.arange(m, device=K.device)
         square = K.diagonal(dim1=-2, dim2=-1)
         rows = torch.eye(m, dtype=K.dtype, device=K.device).expand_as(K)  # the g̃_i as coefficients
@@ -81,8 +69,8 @@ class PCGrad(Weighting[PCGradState]):
             meets = (j != index) & (dot < 0) & (length > 0)
             share = torch.where(meets, dot / torch.where(meets, length, 1.0), 0.0)
             rows = rows - share.unsqueeze(-1) * (j.unsqueeze(-1) == index).to(K)
-        c = (seen.weight.unsqueeze(-2) @ rows).squeeze(-2)
-        return seen.coefficients(c, losses), PCGradState(state.step + seen.valid.to(state.step))
+        c = (here.weight.unsqueeze(-2) @ rows).squeeze(-2)
+        return here.coefficients(c), keep(here.valid, PCGradState(state.step + 1), state)
 
     def order(self, step: Tensor, m: int) -> Tensor:
         """One random order of m objectives for each of them, (*B, m, m), at the steps t (*B, 1)."""

@@ -7,11 +7,11 @@ import torch
 from torch import Tensor
 
 from equipoise import preference as preferences
-from equipoise.batch import apply, check_state
+from equipoise.batch import apply
 from equipoise.errors import require
 from equipoise.minnorm import min_norm
-from equipoise.weighting.local import Local, Target, observe_local, ray
-from equipoise.weighting.protocol import Ideal, Weighting
+from equipoise.weighting.local import Local, Target, ray, restrict
+from equipoise.weighting.protocol import Ideal, Seen, Weighting, keep
 
 
 class PMTLState(NamedTuple):
@@ -78,46 +78,34 @@ class PMTL(Weighting[PMTLState]):
         step = torch.zeros((*losses.shape[:-1], 1), dtype=torch.int64, device=losses.device)
         return PMTLState(step, torch.zeros_like(step, dtype=torch.bool))
 
-    def update(  # type: ignore[override]
-        self,
-        losses: Tensor,
-        state: PMTLState,
-        preference: Tensor,
-        *,
-        gramian: Tensor,
-        mask: Tensor | None = None,
-        inclusion: Tensor | None = None,
-        **extra: Tensor,
-    ) -> tuple[Tensor, PMTLState]:
+    def step(self, seen: Seen, state: PMTLState) -> tuple[Tensor, PMTLState]:
         """Coefficients c, shape (*B, m)."""
-        m = losses.shape[-1]
+        m = seen.losses.shape[-1]
         require(len(self.references[0]) == m, f"references must have {m} entries each", len(self.references[0]))
-        check_state(state.step, losses, 1)
-        seen = observe_local(losses, preference, self.ideal, gramian=gramian, mask=mask, inclusion=inclusion, **extra)
-        apart = self._apart(seen)
-        active = apply(apart, seen.losses) > 0
+        here = restrict(seen)
+        apart = self._apart(here)
+        active = apply(apart, here.losses) > 0
         searching = ~state.arrived & (state.step < self.phase_steps)
         arrived = state.arrived
         if not self.wait:
             arrived = arrived | (searching & ~active.any(-1, keepdim=True))
             searching = searching & ~arrived
-        unit = torch.eye(m, dtype=apart.dtype, device=apart.device).expand(*losses.shape, m)
+        unit = torch.eye(m, dtype=apart.dtype, device=apart.device).expand(*here.losses.shape, m)
         A = torch.cat((unit, apart), -2)
-        rows = torch.cat((seen.present & ~searching, active), -1)
-        plane = m == 2 and bool((seen.losses > 0).all())
-        alpha = (_on_pairs if plane else min_norm)(A @ seen.gramian @ A.mT, rows).to(A)
+        rows = torch.cat((here.present & ~searching, active), -1)
+        plane = m == 2 and bool((here.losses > 0).all())
+        alpha = (_on_pairs if plane else min_norm)(A @ here.gramian @ A.mT, rows).to(A)
         c = (alpha.unsqueeze(-2) @ A).squeeze(-2)
         if self.rescale:
             total = c.abs().sum(-1, keepdim=True)
-            c = c * seen.present.sum(-1, keepdim=True) / torch.where(total > 0, total, 1.0)
-        new = PMTLState(state.step + seen.valid, torch.where(seen.valid, arrived, state.arrived))
-        return seen.coefficients(c, losses), new
+            c = c * here.present.sum(-1, keepdim=True) / torch.where(total > 0, total, 1.0)
+        return here.coefficients(c), keep(here.valid, PMTLState(state.step + 1, arrived), state)
 
-    def _apart(self, seen: Local) -> Tensor:
+    def _apart(self, here: Local) -> Tensor:
         """u_j − u for every reference, (*B, references, m), exactly 0 for the run's own preference."""
-        references = torch.tensor(self.references, dtype=seen.weight.dtype, device=seen.weight.device)
-        present = seen.present.unsqueeze(-2)
-        u = ray(seen.weight, self.target, seen.present).unsqueeze(-2)
+        references = torch.tensor(self.references, dtype=here.weight.dtype, device=here.weight.device)
+        present = here.present.unsqueeze(-2)
+        u = ray(here.weight, self.target, here.present).unsqueeze(-2)
         apart = ray(torch.where(present, references, 0.0), self.target, present) - u
         # The preference may have come in another dtype: a difference of its rounding is none.
         return torch.where(apart.abs().amax(-1, keepdim=True) > _SAME, apart, 0.0)

@@ -1,22 +1,30 @@
-"""What a weighting is, and what every weighting does with its arguments."""
+"""What a weighting is: a method's `step`, and what is done around it for every method."""
 
-import weakref
-from collections.abc import Callable, Sequence
-from typing import Any, ClassVar, NamedTuple, Protocol, TypeVar
+import math
+from collections.abc import Mapping
+from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
 
-from equipoise import preference as preferences
-from equipoise.batch import constant, fit, fit_mask, known, wide_dtype
+from equipoise.batch import known
 from equipoise.errors import require
+from equipoise.weighting.seen import Ideal, Seen, check_preference, see, working_dtype
 
-__all__ = ["Ideal", "Observed", "Stateless", "Weighting", "Wrapper", "duals", "emit", "observe", "working_dtype"]
+__all__ = [
+    "Ideal",
+    "Seen",
+    "Stateless",
+    "Weighting",
+    "Wrapper",
+    "check_preference",
+    "duals",
+    "keep",
+    "see",
+    "working_dtype",
+]
 
 S = TypeVar("S")
-
-Ideal = float | Sequence[float] | Tensor
-"""An ideal point z: one value for all objectives, one for each, or a tensor that broadcasts to (*B, m)."""
 
 
 class Stateless(NamedTuple):
@@ -28,36 +36,62 @@ class Stateless(NamedTuple):
     """
 
 
-class Weighting(Protocol[S]):
+class Weighting(Generic[S]):
     """Turns losses into coefficients: the step is θ ← θ − η Σ c_i ∇f_i.
 
     A weighting is a frozen dataclass with pure functions; it never sees parameters. All tensors
-    have leading batch shape *B.
+    have leading batch shape *B. A method implements `step`, and `init` if it has a state.
 
     Attributes:
-        needs: The extra statistics that `update` takes by name: "gramian" (*B, m, m), "jacobian"
-            (*B, m, d). Empty: one backward pass.
+        needs: The statistics that `update` must be given: "gramian" (*B, m, m), "jacobian" (*B, m, d).
+            Empty: one backward pass.
         traceable: Whether `update` can be compiled, vmapped and captured as a CUDA graph: it reads no number on the
             host and keeps nothing for itself. False where it has solver loops.
+        ideal: z, the point from which `Seen.losses` are measured. A method that lets users choose it has a field of
+            this name.
 
     Examples:
-        >>> class Equal(eq.Weighting[tuple[()]]):
-        ...     def init(self, losses, **extra):
-        ...         return ()
-        ...     def update(self, losses, state, preference, *, mask=None, **extra):
-        ...         c = torch.full_like(losses, 1 / losses.shape[-1])
-        ...         return (c if mask is None else c * mask), state
-        >>> found = eq.solve(eq.problems.VLMOP1(), [[0.5, 0.5]], Equal(), steps=300)
-        >>> [round(value, 2) for value in found.losses["solution"][0, 0].tolist()]  # min of x² + (x − 2)²
-        [1.0, 1.0]
+        >>> class Squares(eq.Weighting[eq.weighting.Stateless]):
+        ...     '''min Σ (w_i f_i)²/2.'''
+        ...     def step(self, seen, state):
+        ...         return seen.weight * seen.gain, state
+        >>> losses, w = torch.tensor([4.0, 2.0]), torch.tensor([0.5, 0.5])
+        >>> c, _ = Squares().update(losses, Squares().init(losses), w)
+        >>> c.tolist()  # w² f
+        [1.0, 0.5]
+        >>> c, _ = Squares().update(losses, Squares().init(losses), w, mask=torch.tensor([True, False]))
+        >>> c.tolist()
+        [1.0, 0.0]
     """
 
     needs: ClassVar[frozenset[str]] = frozenset()
     traceable: ClassVar[bool] = True
+    ideal: Ideal = 0.0
 
     def init(self, losses: Tensor, **extra: Tensor) -> S:
-        """The state before the first step; looks at shape, dtype and device of `losses` (*B, m) only."""
-        ...
+        """The state before the first step: a NamedTuple of tensors (*B, ...), or of further states.
+
+        Args:
+            losses: Shape (*B, m). Only shape, dtype and device are looked at.
+            **extra: The statistics named in `needs`; of these, too, no value is read.
+
+        Returns:
+            `Stateless()`, unless a method overrides this.
+        """
+        return Stateless()  # type: ignore[return-value]
+
+    def step(self, seen: Seen, state: S) -> tuple[Tensor, S]:
+        """One step of the method, for arguments that `update` has checked.
+
+        Args:
+            seen: What there is to see.
+            state: What `init` or the last `step` returned.
+
+        Returns:
+            Coefficients (*B, m) in the working dtype, and the new state. `update` sets the coefficients of absent
+            objectives to 0 and keeps the old state where a loss is not finite.
+        """
+        raise NotImplementedError(f"{type(self).__name__} must implement step(seen, state)")
 
     def update(
         self,
@@ -66,7 +100,9 @@ class Weighting(Protocol[S]):
         preference: Tensor,
         *,
         mask: Tensor | None = None,
-        **extra: Tensor,
+        inclusion: Tensor | None = None,
+        gramian: Tensor | None = None,
+        jacobian: Tensor | None = None,
     ) -> tuple[Tensor, S]:
         """One step.
 
@@ -77,14 +113,30 @@ class Weighting(Protocol[S]):
             preference: w in the simplex, broadcastable to (*B, m).
             mask: False for objectives that are absent this step, broadcastable to (*B, m): their
                 gain and their coefficient are 0, and nothing else is rescaled.
-            **extra: The statistics named in `needs`, and optionally `inclusion`: the probability π
-                of being present, broadcastable to (*B, m), by which gains and coefficients are
-                divided so that both stay unbiased.
+            inclusion: The probability π of being present, broadcastable to (*B, m), by which gains and coefficients
+                are divided so that both stay unbiased.
+            gramian: JJᵀ, shape (*B, m, m), for a weighting that needs it.
+            jacobian: J, shape (*B, m, d), for a weighting that needs it.
 
         Returns:
             Coefficients (*B, m), detached and finite, in dtype and on device of the losses; the new state.
+
+        Raises:
+            ValueError: An argument has the wrong shape, or a value that it must not have.
+            TypeError: A statistic named in `needs` is missing.
         """
-        ...
+        for name in self.needs:
+            if {"gramian": gramian, "jacobian": jacobian}.get(name) is None:
+                raise TypeError(f"{type(self).__name__}.update needs the keyword argument {name!r}")
+        seen = see(losses, preference, self.ideal, mask, inclusion, gramian, jacobian)
+        self._check_state(state, seen)
+        c, new = self.step(seen, state)
+        if seen.present is not None:
+            c = torch.where(seen.present, c, 0.0)
+        if not _surely_finite(seen.losses):
+            valid = seen.valid
+            c, new = torch.where(valid, c, c.nan_to_num(0.0, 0.0, 0.0)), _merged(valid, new, state)
+        return emit(c, losses), new
 
     def foreseen(self, state: S, preference: Tensor) -> Tensor | None:
         """The coefficients (*B, m) that `update` will give, where they do not depend on the losses; else None.
@@ -110,6 +162,17 @@ class Weighting(Protocol[S]):
     def origin(self) -> Ideal | None:
         """The ideal point z of max_i w_i (f_i − z_i), below which no loss should lie; None for another aim."""
         return None
+
+    def _check_state(self, state: S, seen: Seen) -> None:
+        """Raise ValueError unless the state was made for losses of the shape that is seen.
+
+        It was if its first tensor has that shape. Otherwise its tensors must have the shapes that `init` gives them.
+        """
+        shape, parts = seen.losses.shape, state if isinstance(state, tuple) else ()
+        held = next((part.shape for part in parts if isinstance(part, Tensor)), shape)
+        if held != shape:
+            made = self.init(seen.losses, **{name: getattr(seen, name) for name in self.needs})
+            require(_shapes(state) == _shapes(made), f"state must be of losses of shape {tuple(shape)}", tuple(held))
 
 
 class Wrapper(Weighting[S]):
@@ -137,6 +200,12 @@ class Wrapper(Weighting[S]):
         """That of the inner weighting."""
         return getattr(self.inner, "origin", None)
 
+    def ask(self, seen: Seen, state: Any) -> tuple[Tensor, Any]:  # noqa: ANN401
+        """Coefficients, in the dtype of `seen.losses`, and state of the inner weighting."""
+        given = {"mask": seen.present, "inclusion": seen.inclusion, "gramian": seen.gramian, "jacobian": seen.jacobian}
+        given = {name: value for name, value in given.items() if value is not None}
+        return self.inner.update(seen.losses, state, seen.preference, **given)
+
 
 def duals(weighting: Any, state: Any) -> Tensor | None:  # noqa: ANN401
     """λ of a weighting that has it, or of what it wraps, (*B, m)."""
@@ -147,110 +216,47 @@ def duals(weighting: Any, state: Any) -> Tensor | None:  # noqa: ANN401
     return None if inner is None else duals(inner, getattr(state, "inner", state))
 
 
-class Observed(NamedTuple):
-    """What a weighting sees of one step, in its working dtype."""
-
-    gain: Tensor
-    """w ∘ (f − z)/π, 0 where absent, (*B, m)."""
-    weight: Tensor
-    """w/π, 0 where absent: what coefficients carry besides their λ, (*B, m)."""
-    valid: Tensor
-    """Whether every present loss is finite, (*B, 1)."""
-    present: Tensor | None
-    """The mask, (*B, m); None if nothing is absent."""
+def _shapes(state: object) -> list[torch.Size]:
+    """Those of the tensors of a state and of the states in it."""
+    if isinstance(state, Tensor):
+        return [state.shape]
+    parts = state.values() if isinstance(state, Mapping) else state if isinstance(state, tuple) else ()
+    return [shape for part in parts for shape in _shapes(part)]
 
 
-def working_dtype(losses: Tensor) -> torch.dtype:
-    """float64 for up to 10⁴ objectives where the device has it, else float32."""
-    return torch.float32 if losses.shape[-1] > 10_000 else wide_dtype(losses.device)
+def _surely_finite(values: Tensor) -> bool:
+    """Whether all values are finite, where that is known without waiting for a device; False elsewhere.
 
-
-def observe(
-    losses: Tensor,
-    preference: Tensor,
-    ideal: Ideal,
-    mask: Tensor | None,
-    inclusion: Tensor | None = None,
-    *,
-    gramian: Tensor | None = None,  # noqa: ARG001
-    jacobian: Tensor | None = None,  # noqa: ARG001
-) -> Observed:
-    """Check the arguments of `update` and bring them into the form that every weighting uses.
-
-    `update` passes on the statistics that it does not need itself: their names are known here, and a
-    misspelt one is a TypeError.
+    A sum passes every NaN and infinity on. Finite values whose sum overflows are not sure.
     """
-    require(losses.ndim >= 1, "losses must have shape (*B, m)", tuple(losses.shape))
-    require(losses.is_floating_point(), "losses must be floating-point numbers", losses.dtype)
-    m, dtype = losses.shape[-1], working_dtype(losses)
-    _check_preference(preference, m)
-    values = losses.detach().to(dtype)
-    weight = fit("preference", preference, losses).to(dtype=dtype, device=losses.device)
-    present = fit_mask(mask, losses)
-    if inclusion is not None:
-        _check_inclusion(inclusion, mask, m)
-        weight = weight / fit("inclusion", inclusion, losses).to(weight)
-    if present is not None:
-        values, weight = values.masked_fill(~present, 0.0), weight.masked_fill(~present, 0.0)
-    # Both extremes pass a NaN on: the same as isfinite().all(), at a twentieth of its time.
-    valid = (values.amax(-1, keepdim=True) < torch.inf) & (values.amin(-1, keepdim=True) > -torch.inf)
-    if not (isinstance(ideal, float | int) and ideal == 0):
-        length = len(ideal) if isinstance(ideal, tuple) else 1
-        rule = f"ideal, or the counts of group_dro, must have {m} entries, one per objective"
-        require(length in {1, m}, rule, length)
-        values = values - fit("ideal", constant(ideal, values), losses)
-    return Observed(weight * values, weight, valid, present)
+    if torch.compiler.is_compiling() or values.device.type != "cpu":
+        return False
+    try:
+        return math.isfinite(values.sum().item())
+    except RuntimeError:  # under vmap values cannot be read
+        return False
 
 
-def _check_preference(preference: Tensor, m: int) -> None:
-    shape = tuple(preference.shape)
-    require(shape[-1:] == (m,), f"preference must have {m} entries, one per objective", shape)
-    if _LAST.holds(preference):
-        return
-    tolerance = preferences.tolerance(preference)
-    sound = _read(preference, m, lambda w: (w >= 0).all() & ((w.sum(-1) - 1.0).abs() <= tolerance).all())
-    if not sound:
-        preferences.validate(preference, m)
-    _LAST.take(preference)
+def keep(valid: Tensor, new: S, old: S) -> S:
+    """The new state where `valid` (*B, 1), elsewhere the old one.
+
+    `Weighting.update` does this for losses that are not finite. A method does it for what else must not enter its
+    state, such as gradients that are not finite.
+    """
+    return new if known(valid.all()) is True else _merged(valid, new, old)
 
 
-class _Checked:
-    """The preference that was last found to be one: a run has the same in every step."""
-
-    def __init__(self) -> None:
-        self._held: tuple[weakref.ref[Tensor], int] | None = None
-
-    def holds(self, preference: Tensor) -> bool:
-        """Whether it is this one, unchanged."""
-        held = None if torch.compiler.is_compiling() else self._held
-        return held is not None and held[0]() is preference and held[1] == preference._version
-
-    def take(self, preference: Tensor) -> None:
-        """Remember it, without keeping it alive."""
-        if not torch.compiler.is_compiling() and not preference.is_inference():
-            self._held = weakref.ref(preference), preference._version
-
-
-_LAST = _Checked()
-
-
-def _check_inclusion(inclusion: Tensor, mask: Tensor | None, m: int) -> None:
-    """Where an objective is absent, what it had to be present with does not matter."""
-
-    def wrong(p: Tensor) -> Tensor:
-        outside = ~((p > 0) & (p <= 1))
-        return outside if mask is None else outside & mask.to(torch.bool)
-
-    if (mask is None or mask.device == inclusion.device) and not _read(inclusion, m, lambda p: ~wrong(p).any()):
-        found = inclusion.expand_as(wrong(inclusion))[wrong(inclusion)][0].item()
-        require(False, "inclusion must lie in (0, 1], a probability", found)  # noqa: FBT003
-
-
-def _read(tensor: Tensor, m: int, test: Callable[[Tensor], Tensor]) -> bool:
-    """The outcome of a test of values where that costs no device synchronisation and no graph break, else True."""
-    if torch.compiler.is_compiling() or tensor.device.type != "cpu" or m > 10_000:
-        return True
-    return known(test(tensor)) is not False
+def _merged(valid: Tensor, new: Any, old: Any) -> Any:  # noqa: ANN401
+    """The tensors of `new` where valid, else those of `old`."""
+    if isinstance(new, Tensor) and new is not old:
+        batch = valid.shape[:-1]
+        return torch.where(valid.reshape(batch + (1,) * (new.ndim - len(batch))), new, old)
+    if isinstance(new, Mapping):
+        return {name: _merged(valid, part, old[name]) for name, part in new.items()}
+    if isinstance(new, tuple):
+        parts = [_merged(valid, a, b) for a, b in zip(new, old, strict=True)]
+        return type(new)(*parts) if hasattr(new, "_fields") else tuple(parts)
+    return new
 
 
 def emit(coefficients: Tensor, losses: Tensor) -> Tensor:
@@ -259,3 +265,25 @@ def emit(coefficients: Tensor, losses: Tensor) -> Tensor:
         limit = torch.finfo(losses.dtype).max
         coefficients = coefficients.clamp(-limit, limit)
     return coefficients.to(losses.dtype)
+
+
+class Observed(NamedTuple):
+    """Gain, weight, valid and present of `Seen`."""
+
+    gain: Tensor
+    weight: Tensor
+    valid: Tensor
+    present: Tensor | None
+
+
+def observe(
+    losses: Tensor,
+    preference: Tensor,
+    ideal: Ideal,
+    mask: Tensor | None,
+    inclusion: Tensor | None = None,
+    **extra: Tensor,
+) -> Observed:
+    """As `see`, for a weighting with its own `update`."""
+    seen = see(losses, preference, ideal, mask, inclusion, **extra)
+    return Observed(seen.gain, seen.weight, seen.valid, seen.present)

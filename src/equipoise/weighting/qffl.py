@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from equipoise.batch import Number, check_non_negative, check_positive, per_instance
-from equipoise.weighting.protocol import Stateless, Weighting, emit, observe
+from equipoise.weighting.protocol import Seen, Stateless, Weighting
 from equipoise.weighting.reweighted import weigh_gramian
 
 _FLOOR = 1e-10
@@ -50,33 +50,19 @@ class QFFL(Weighting[Stateless]):
         check_non_negative("q", self.q)
         check_positive("step_size", self.step_size)
 
-    def init(self, losses: Tensor, **extra: Tensor) -> Stateless:
-        """No state."""
-        return Stateless()
-
-    def update(  # type: ignore[override]
-        self,
-        losses: Tensor,
-        state: Stateless,
-        preference: Tensor,
-        *,
-        gramian: Tensor,
-        mask: Tensor | None = None,
-        inclusion: Tensor | None = None,
-        **extra: Tensor,
-    ) -> tuple[Tensor, Stateless]:
+    def step(self, seen: Seen, state: Stateless) -> tuple[Tensor, Stateless]:
         """Coefficients w∘L^q/(η Σ w_j h_j), shape (*B, m)."""
-        seen = observe(losses, preference, 0.0, mask, inclusion, **extra)
         part = seen.weight > 0
-        square = weigh_gramian(gramian, part.to(seen.weight)).diagonal(dim1=-2, dim2=-1).clamp_min(0.0)
+        square = weigh_gramian(seen.gramian, part.to(seen.weight)).diagonal(dim1=-2, dim2=-1).clamp_min(0.0)
         q = per_instance("q", self.q, seen.weight)
         eta = per_instance("step_size", self.step_size, seen.weight)
+        valid = seen.valid
         # Everything is divided by max L^q, which cancels: no power overflows however large q is.
-        values = torch.where(part & seen.valid, losses.detach().to(seen.weight), 0.0).clamp_min(_FLOOR)
+        values = torch.where(part & valid, seen.losses, 0.0).clamp_min(_FLOOR)
         largest = values.amax(-1, keepdim=True)
         relative = values / largest
         power = seen.weight * relative**q
         steepness = seen.weight * q * relative ** (q - 1.0) * (square / largest)
         total = (eta * steepness + power).sum(-1, keepdim=True)
-        sound = seen.valid & torch.isfinite(total) & (total > 0)
-        return emit(torch.where(sound, power / torch.where(sound, total, 1.0), 0.0), losses), state
+        sound = valid & torch.isfinite(total) & (total > 0)
+        return torch.where(sound, power / torch.where(sound, total, 1.0), 0.0), state

@@ -1,14 +1,13 @@
 """Losses on one scale: the ratio trick around any weighting."""
 
 from dataclasses import dataclass
-from typing import Any, Generic, Literal, NamedTuple, TypeVar
+from typing import Generic, Literal, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
 
-from equipoise.batch import check_state, fit_mask
 from equipoise.errors import require
-from equipoise.weighting.protocol import Ideal, Weighting, Wrapper, emit, working_dtype
+from equipoise.weighting.protocol import Ideal, Seen, Weighting, Wrapper, working_dtype
 
 S = TypeVar("S")
 
@@ -56,28 +55,15 @@ class Relative(Wrapper[RelativeState[S]]):
         first = torch.ones(losses.shape, dtype=working_dtype(losses), device=losses.device)
         return RelativeState(self.inner.init(losses, **extra), first, torch.zeros_like(first, dtype=torch.bool))
 
-    def update(
-        self,
-        losses: Tensor,
-        state: RelativeState[S],
-        preference: Tensor,
-        *,
-        mask: Tensor | None = None,
-        **extra: Any,
-    ) -> tuple[Tensor, RelativeState[S]]:
+    def step(self, seen: Seen, state: RelativeState[S]) -> tuple[Tensor, RelativeState[S]]:
         """Coefficients of the inner weighting at f/f⁽⁰⁾, shape (*B, m)."""
-        check_state(state.first, losses)
-        values = losses.detach().to(state.first)
-        present = fit_mask(mask, losses)
-        present = torch.ones_like(state.seen) if present is None else present
-        valid = (torch.isfinite(values) | ~present).all(-1, keepdim=True)
-        new = present & valid & ~state.seen
-        first = torch.where(new & (values > 0), values, state.first)
-        ratio = _ratio(values, first)
+        new = ~state.seen if seen.present is None else seen.present & ~state.seen
+        first = torch.where(new & (seen.losses > 0), seen.losses, state.first)
+        ratio = _ratio(seen.losses, first)
         if self.span == "first":
-            ratio = torch.where(new, ratio, values)
-        coefficients, inner = self.inner.update(ratio, state.inner, preference, mask=mask, **extra)
-        return emit(coefficients, losses), RelativeState(inner, first, state.seen | new)
+            ratio = torch.where(new, ratio, seen.losses)
+        c, inner = self.ask(seen._replace(losses=ratio), state.inner)
+        return c, RelativeState(inner, first, state.seen | new)
 
     def rows(self, state: RelativeState[S]) -> Tensor | None:
         """Those of the inner weighting."""

@@ -1,42 +1,29 @@
 """The gradients of the weighted objectives w∘f, and the wrapper that hands them to any weighting."""
 
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
 import torch
 from torch import Tensor
 
-from equipoise.errors import require
-from equipoise.weighting.protocol import Weighting, Wrapper, emit, observe
+from equipoise.weighting.protocol import Seen, Weighting, Wrapper
 
-__all__ = ["Reweighted", "check_jacobian", "row_dtype", "weigh_gramian", "weigh_jacobian"]
+__all__ = ["Reweighted", "row_dtype", "weigh_gramian", "weigh_jacobian"]
 
 S = TypeVar("S")
 
 
 def weigh_gramian(gramian: Tensor, weight: Tensor) -> Tensor:
     """The Gramian of w∘f, that is (w wᵀ)∘K: K (*B, m, m), w (*B, m). Rows and columns with w = 0 are 0."""
-    shape = (*weight.shape, weight.shape[-1])
-    require(gramian.shape == shape, f"gramian must have shape (*B, m, m) = {shape}", tuple(gramian.shape))
     scale = weight.unsqueeze(-1) * weight.unsqueeze(-2)
-    return (scale * gramian.detach().to(weight)).masked_fill(scale == 0, 0.0)
+    return (scale * gramian.to(weight)).masked_fill(scale == 0, 0.0)
 
 
 def weigh_jacobian(jacobian: Tensor, weight: Tensor) -> Tensor:
     """The Jacobian of w∘f, in at least float32: J (*B, m, d), w (*B, m). Rows with w = 0 are 0."""
-    check_jacobian(jacobian, weight)
-    rows = jacobian.detach().to(row_dtype(jacobian))
+    rows = jacobian.to(row_dtype(jacobian))
     scale = weight.unsqueeze(-1).to(rows)
     return (scale * rows).masked_fill(scale == 0, 0.0)
-
-
-def check_jacobian(jacobian: Tensor, like: Tensor) -> None:
-    """Raise ValueError unless there is one row for each entry of `like` (*B, m)."""
-    require(
-        jacobian.ndim == like.ndim + 1 and jacobian.shape[:-1] == like.shape,
-        f"jacobian must have shape (*B, m, d) with (*B, m) = {tuple(like.shape)}",
-        tuple(jacobian.shape),
-    )
 
 
 def row_dtype(jacobian: Tensor) -> torch.dtype:
@@ -73,25 +60,15 @@ class Reweighted(Wrapper[S], Generic[S]):
         """The state of the inner weighting."""
         return self.inner.init(losses, **extra)
 
-    def update(
-        self,
-        losses: Tensor,
-        state: S,
-        preference: Tensor,
-        *,
-        mask: Tensor | None = None,
-        **extra: Any,
-    ) -> tuple[Tensor, S]:
+    def step(self, seen: Seen, state: S) -> tuple[Tensor, S]:
         """Coefficients a∘w or a, shape (*B, m)."""
-        weight = observe(losses, preference, 0.0, mask).weight
-        if "gramian" in extra:
-            extra["gramian"] = weigh_gramian(extra["gramian"], weight)
-        if "jacobian" in extra:
-            extra["jacobian"] = weigh_jacobian(extra["jacobian"], weight)
-        inner, state = self.inner.update(losses, state, preference, mask=mask, **extra)
-        if not self.coefficients:
-            return inner, state
-        return emit(inner.to(weight) * weight, losses), state
+        w, weighted = seen.w, seen._replace(losses=seen.losses.to(seen.dtype))
+        if seen.gramian is not None:
+            weighted = weighted._replace(gramian=weigh_gramian(seen.gramian, w))
+        if seen.jacobian is not None:
+            weighted = weighted._replace(jacobian=weigh_jacobian(seen.jacobian, w))
+        a, state = self.ask(weighted, state)
+        return a.to(w) * w if self.coefficients else a, state
 
     def rows(self, state: S) -> Tensor | None:
         """Those of the inner weighting."""

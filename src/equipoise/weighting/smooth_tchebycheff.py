@@ -9,7 +9,7 @@ from torch import Tensor
 
 from equipoise.batch import Number, per_instance
 from equipoise.errors import require
-from equipoise.weighting.protocol import Ideal, Stateless, Weighting, emit, observe
+from equipoise.weighting.protocol import Ideal, Seen, Stateless, Weighting, see
 
 
 @dataclass(frozen=True)
@@ -42,26 +42,12 @@ class SmoothTchebycheff(Weighting[Stateless]):
         require(bool((torch.as_tensor(self.mu) > 0).all()), "mu must be positive", self.mu)
         require(self.normalize in {"sum", "mean"}, 'normalize must be "sum" or "mean"', self.normalize)
 
-    def init(self, losses: Tensor, **extra: Tensor) -> Stateless:
-        """No state."""
-        return Stateless()
-
-    def update(
-        self,
-        losses: Tensor,
-        state: Stateless,
-        preference: Tensor,
-        *,
-        mask: Tensor | None = None,
-        inclusion: Tensor | None = None,
-        **extra: Tensor,
-    ) -> tuple[Tensor, Stateless]:
+    def step(self, seen: Seen, state: Stateless) -> tuple[Tensor, Stateless]:
         """Coefficients w ∘ softmax(w ∘ (f − z)/μ), shape (*B, m)."""
-        seen = observe(losses, preference, self.ideal, mask, inclusion, **extra)
-        scale = self._scale(losses)
-        gain = torch.where(seen.valid, seen.gain, torch.zeros_like(seen.gain))
+        gain = seen.gain
+        scale = self._scale(gain)
         alpha = torch.softmax(scale * gain / per_instance("mu", self.mu, gain), -1)
-        return emit(scale * seen.weight * alpha, losses), state
+        return scale * seen.weight * alpha, state
 
     @property
     def dual(self) -> bool:
@@ -75,7 +61,7 @@ class SmoothTchebycheff(Weighting[Stateless]):
 
     def value(self, losses: Tensor, preference: Tensor) -> Tensor:
         """μ log Σ exp(w_i (f_i − z_i)/μ), for "mean" less its μ log m (TERM), shape (*B,)."""
-        gain = observe(losses, preference, self.ideal, None).gain
+        gain = see(losses, preference, self.ideal).gain
         mu = per_instance("mu", self.mu, gain)
         shift = 0.0 if self.normalize == "sum" else math.log(losses.shape[-1])
         return (mu * (torch.logsumexp(self._scale(losses) * gain / mu, -1, keepdim=True) - shift)).squeeze(-1)

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from equipoise.errors import require
-from equipoise.weighting.protocol import Ideal, Stateless, Weighting, emit, observe
+from equipoise.weighting.protocol import Ideal, Seen, Stateless, Weighting, see
 
 
 @dataclass(frozen=True)
@@ -35,29 +35,14 @@ class Tchebycheff(Weighting[Stateless]):
     def __post_init__(self) -> None:
         require(self.scale in {"preference", "unit"}, 'scale must be "preference" or "unit"', self.scale)
 
-    def init(self, losses: Tensor, **extra: Tensor) -> Stateless:
-        """No state."""
-        return Stateless()
-
-    def update(
-        self,
-        losses: Tensor,
-        state: Stateless,
-        preference: Tensor,
-        *,
-        mask: Tensor | None = None,
-        inclusion: Tensor | None = None,
-        **extra: Tensor,
-    ) -> tuple[Tensor, Stateless]:
+    def step(self, seen: Seen, state: Stateless) -> tuple[Tensor, Stateless]:
         """Coefficients w_{i*} e_{i*}, shape (*B, m)."""
-        seen = observe(losses, preference, self.ideal, mask, inclusion, **extra)
         gain = seen.gain if seen.present is None else seen.gain.masked_fill(~seen.present, -torch.inf)
-        worst = gain.argmax(-1, keepdim=True)
-        chosen = torch.arange(losses.shape[-1], device=losses.device) == worst
+        chosen = torch.arange(gain.shape[-1], device=gain.device) == gain.argmax(-1, keepdim=True)
         carried = seen.weight
         if self.scale == "unit":
-            carried = torch.where(carried > 0, carried / preference.detach().to(carried), carried)
-        return emit(torch.where(chosen, carried, 0.0), losses), state
+            carried = torch.where(carried > 0, carried / seen.w, carried)
+        return torch.where(chosen, carried, 0.0), state
 
     @property
     def dual(self) -> bool:
@@ -71,4 +56,4 @@ class Tchebycheff(Weighting[Stateless]):
 
     def value(self, losses: Tensor, preference: Tensor) -> Tensor:
         """max_i w_i (f_i − z_i), shape (*B,)."""
-        return observe(losses, preference, self.ideal, None).gain.amax(-1)
+        return see(losses, preference, self.ideal).gain.amax(-1)

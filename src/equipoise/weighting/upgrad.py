@@ -7,11 +7,12 @@ import torch
 from torch import Tensor
 
 from equipoise.minnorm import min_norm_at
-from equipoise.weighting.local import Local, OnGramian
+from equipoise.weighting.local import restrict
+from equipoise.weighting.protocol import Seen, Stateless, Weighting
 
 
 @dataclass(frozen=True)
-class UPGrad(OnGramian):
+class UPGrad(Weighting[Stateless]):
     r"""UPGrad (Quinton and Rey 2024): the mean of the gradients, each projected to where none of them is hurt.
 
     The projection of g_i on the dual cone {x : g_j·x ≥ 0 for all j} is Jᵀv with
@@ -30,13 +31,15 @@ class UPGrad(OnGramian):
         ([1.0, 0.75], [0.25, 0.5])
     """
 
+    needs: ClassVar[frozenset[str]] = frozenset({"gramian"})
     traceable: ClassVar[bool] = False
 
-    def combine(self, seen: Local, precision: float) -> Tensor:
+    def step(self, seen: Seen, state: Stateless) -> tuple[Tensor, Stateless]:
         """Coefficients Σ w_i v⁽ⁱ⁾, shape (*B, m)."""
-        K, m = seen.gramian, seen.weight.shape[-1]
+        here = restrict(seen)
+        K, m = here.gramian, here.weight.shape[-1]
         unit = torch.eye(m, dtype=K.dtype, device=K.device)
         problems = K.unsqueeze(-3).expand(*K.shape[:-2], m, m, m)
         # A gradient of length 0 is its own projection: it has no search, and keeps v = e_i.
         v = torch.where(unit > 0, unit, min_norm_at(problems, unit).to(K))
-        return (seen.weight.unsqueeze(-2) @ v).squeeze(-2)
+        return here.coefficients((here.weight.unsqueeze(-2) @ v).squeeze(-2)), state
