@@ -572,7 +572,8 @@ def host_share(step: Step, task: Task) -> Row:
 
 def stores_on_cuda(task: Task, rounds: int) -> Iterator[Row]:
     """Host against device: memory of the device, and time."""
-    for store, allowed in (("device", None), ("host", 0.05)):
+    cases: list[tuple[Store, float | None]] = [("device", None), ("host", 0.05)]
+    for store, allowed in cases:
         added = held_on_device(task, store)
         yield Row(task.title, f"added on the device, {store}", added, added, added, "copies", at_most=allowed)
     steps = {store: shell(task, eq.OMD("adaptive"), ARCHIVE, store) for store in ("device", "host")}

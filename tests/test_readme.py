@@ -2,7 +2,6 @@
 
 import os
 import re
-import sys
 from pathlib import Path
 
 import pytest
@@ -69,7 +68,7 @@ class Loggers:
         self.steps.add(step)
 
 
-def test_the_lines_for_loggers_hand_over_every_metric(monkeypatch):
+def test_the_lines_for_loggers_hand_over_every_metric():
     page = (ROOT / "docs" / "training.md").read_text()
     blocks = re.findall(r"^```py\n(.*?)^```", page, re.DOTALL | re.MULTILINE)
     assert len(blocks) == 2
@@ -78,10 +77,10 @@ def test_the_lines_for_loggers_hand_over_every_metric(monkeypatch):
     x = model.weight.squeeze()
     mol({"left": x**2, "right": (x - 2) ** 2})
     for code in blocks:
-        assert len(code.splitlines()) == 3
+        assert len(code.splitlines()) <= 3
         logger = Loggers()
-        monkeypatch.setitem(sys.modules, "wandb", logger)
-        exec(compile(code, "block", "exec"), {"mol": mol, "SummaryWriter": lambda logger=logger: logger})  # noqa: S102
+        there = {"mol": mol, "wandb": logger, "SummaryWriter": lambda logger=logger: logger}
+        exec(compile(code, "block", "exec"), there)  # noqa: S102
         assert logger.told == mol.metrics()
         assert logger.steps == {1}
 

@@ -6,9 +6,12 @@ Every function works over any leading batch shape `*B`; the last dimension holds
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import ClassVar, Protocol, runtime_checkable
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from equipoise.batch import Number, constant, per_instance
@@ -25,6 +28,8 @@ __all__ = [
     "project_box",
     "project_kl",
 ]
+
+Array = NDArray[np.float64]
 
 
 # ------------------------------------------------------------------------------- projections
@@ -121,6 +126,35 @@ def local_step(y: Tensor, push: Tensor, lower: Tensor | None = None) -> Tensor:
     used = (order.values > level).sum(-1, keepdim=True).clamp_min(1)
     found = (above - h * level.gather(-1, used - 1).to(h.dtype)).clamp_min(0.0)
     return found if lower is None else lower + found
+
+
+def local_step_single(y: Array, push: Array, lower: Array | None = None) -> Array:
+    """`local_step` for one vector (m,) on the host: numpy needs a tenth of the time of small tensor operations."""
+    m = len(y)
+    if m == 2:
+        (y1, y2), (u1, u2), (l1, l2) = y.tolist(), push.tolist(), (0.0, 0.0) if lower is None else lower.tolist()
+        h1, h2 = max(y1, 0.5), max(y2, 0.5)
+        step = h1 * h2 / (h1 + h2) * (u1 - u2)
+        return np.array((min(max(y1 + step, l1), 1.0 - l2), min(max(y2 - step, l2), 1.0 - l1)))
+    h = np.maximum(y, uniform(m))
+    above, spare = y + h * push, 1.0
+    if lower is not None:
+        above, spare = above - lower, 1.0 - m * float(uniform(m).dot(lower))
+    order = (-above / h).argsort()
+    sums = above[order]
+    sums[0] -= spare
+    level = np.add.accumulate(sums) / np.add.accumulate(h[order])
+    # It rises up to the last entry that is used, and falls after it.
+    found = np.maximum(above - h * level.item(level.argmax()), 0.0)
+    return found if lower is None else lower + found
+
+
+@lru_cache(maxsize=64)
+def uniform(m: int) -> Array:
+    """1/m, m times. Its dot product with a vector is the mean, in half the time of numpy's own."""
+    weights = np.full(m, 1.0 / m)
+    weights.flags.writeable = False
+    return weights
 
 
 def _require_finite(x: Tensor) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import torch
+from tests.conversion.own import LastEpoch
 from torch import Tensor
 
 import equipoise as eq
@@ -34,6 +35,7 @@ SETTINGS: dict[str, Conversion[Any]] = {
     "suffix": eq.Suffix(),
     "suffix capacity 2 power 0": eq.Suffix(power=0.0, capacity=2),
     "suffix capacity 3 power 2.5 z 0": eq.Suffix(power=2.5, capacity=3, z=0.0),
+    "a user's own": LastEpoch(),
 }
 REGISTRY = {method.conversion: name for name, method in reversed(eq.methods().items())}
 ALL: dict[str, Any] = {
@@ -48,7 +50,7 @@ def over(cases: Mapping[str, Conversion[Any]]) -> pytest.MarkDecorator:
 
 every = over(ALL)
 comparing = over({name: c for name, c in ALL.items() if c.records == "before"})
-averaging = over({name: c for name, c in ALL.items() if not isinstance(c, eq.Last)})
+averaging = over({name: c for name, c in ALL.items() if hasattr(c, "power")})
 bounded = over({name: c for name, c in ALL.items() if c.copies is not None})
 
 

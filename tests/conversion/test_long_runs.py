@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 import equipoise as eq
-from equipoise.conversion.store import mean_of
-from equipoise.train.slots import Numbers, carry_out, on_device
+from equipoise.conversion.store import execute, mean_of
+from equipoise.train.slots import in_memory
 
 CONVERSIONS: dict[str, Any] = {
     "Average(8)": eq.Average(power=8.0),
@@ -36,11 +36,11 @@ def missed(conversion: Any, steps: int) -> Tensor:
     θ moves in a straight line, and one loss rises while the other falls: no iterate dominates another and no block is
     dropped, so the answer is the mean of all iterates weighted by tᵖ.
     """
-    state, slots = conversion.begin(torch.ones(2)), on_device({"x": torch.ones(len(CHANGES))}, conversion.copies)
+    state, slots = conversion.begin(torch.ones(2)), in_memory({"x": torch.ones(len(CHANGES))}, conversion.copies)
     for t in range(1, steps + 1):
         at = t / steps
         plan, state = conversion.plan(torch.tensor([at, -at]), state)
-        carry_out(Numbers.of(plan), {"x": (1 + CHANGES * at).to(torch.float32)}, slots)
+        execute(plan.numbers(), {"x": (1 + CHANGES * at).to(torch.float32)}, slots)
     s = torch.arange(1, steps + 1, dtype=torch.float64) / steps
     weight = s ** float(conversion.power)
     expected = 1 + CHANGES * (weight * s).sum() / weight.sum()

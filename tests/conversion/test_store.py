@@ -3,8 +3,8 @@
 import torch
 from torch import Tensor
 
-from equipoise.conversion.protocol import Plan
-from equipoise.conversion.store import execute, mean, open_store, resize, shares
+from equipoise.conversion.plan import Plan
+from equipoise.conversion.store import Stacked, execute, mean, open_store, resize, shares
 
 
 def plan(into: list[int], other: list[int], mix: list[float], write: list[int], gain: list[float]) -> Plan:
@@ -42,14 +42,14 @@ def test_a_resized_store_holds_the_same():
 
 def test_nothing_happens_at_gain_and_mix_zero():
     store, before = filled(), filled()
-    execute(plan([0, 1], [1, 2], [0.0, 0.0], [2, 0], [0.0, 0.0]), new(), store)
+    execute(plan([0, 1], [1, 2], [0.0, 0.0], [2, 0], [0.0, 0.0]), new(), Stacked(store, 1))
     assert torch.equal(store["x"], before["x"])
     assert torch.equal(store["n"], before["n"])
 
 
 def test_a_gain_of_one_overwrites():
     store, before = filled(), filled()
-    execute(plan([0, 0], [0, 0], [0.0, 0.0], [2, 0], [1.0, 0.0]), new(), store)
+    execute(plan([0, 0], [0, 0], [0.0, 0.0], [2, 0], [1.0, 0.0]), new(), Stacked(store, 1))
     assert store["x"][0, 2].tolist() == [100.0, 200.0]
     assert store["n"][0].tolist() == [0, 1, 70]
     assert torch.equal(store["x"][0, :2], before["x"][0, :2])
@@ -60,14 +60,14 @@ def test_a_gain_of_one_overwrites_whatever_was_there():
     for stale in (torch.inf, torch.nan):
         store = filled()
         store["x"][0, 2] = stale
-        execute(plan([0, 0], [0, 0], [0.0, 0.0], [2, 0], [1.0, 0.0]), new(), store)
+        execute(plan([0, 0], [0, 0], [0.0, 0.0], [2, 0], [1.0, 0.0]), new(), Stacked(store, 1))
         assert store["x"][0, 2].tolist() == [100.0, 200.0]
 
 
 def test_the_merge_comes_first():
     """slot[0] ← ¾ slot[0] + ¼ slot[1], and then slot[1] ← θ: the slot that the merge frees takes the newcomer."""
     store = filled()
-    execute(plan([0, 2], [1, 2], [0.25, 0.0], [1, 2], [1.0, 0.5]), new(), store)
+    execute(plan([0, 2], [1, 2], [0.25, 0.0], [1, 2], [1.0, 0.5]), new(), Stacked(store, 1))
     assert store["x"][0].tolist() == [[0.5, 1.5], [100.0, 200.0], [4.0, 5.0]]
     assert store["x"][1, 2].tolist() == [155.0, 205.5]  # half of (10, 11) and half of the newcomer
 
@@ -76,7 +76,7 @@ def test_problems_without_a_batch():
     store = {"x": torch.arange(6.0).reshape(3, 2), "scale": torch.arange(3.0)}
     params = {"x": torch.tensor([8.0, 9.0]), "scale": torch.tensor(7.0)}
     one = Plan(*(torch.tensor(value) for value in (0, 0, 0.0, 1, 1.0)))
-    execute(one, params, store)
+    execute(one, params, Stacked(store, 0))
     assert store["x"].tolist() == [[0.0, 1.0], [8.0, 9.0], [4.0, 5.0]]
     assert store["scale"].tolist() == [0.0, 7.0, 2.0]
 

@@ -164,26 +164,46 @@ def test_the_naive_one_answers_with_short_and_with_long_suffixes():
 
 @pytest.mark.parametrize("power", [0.0, 2.5, 8.0, 16.0])
 @pytest.mark.parametrize("number", [2, 3, 8])
-def test_one_run_by_python_s_numbers_is_one_of_a_batch(power: float, number: int):
-    blocks, losses = Blocks(power, number), torch.ones(2)
+def test_blocks_of_one_run_are_those_of_a_batch(power: float, number: int):
+    blocks, losses, valid = Blocks(power, number), torch.ones(2), torch.tensor([True, False, True])
     alone, together = blocks.init(losses), blocks.init(losses.expand(3, 2))
-    for t in range(400):
-        valid = torch.tensor([True, t % 7 != 3, True])
+    empty = blocks.init(losses)
+    for _ in range(400):
+        pair, part, mine, alone = blocks.advance_single(alone)
         plan, c, together = blocks.advance(together, valid)
-        mine, mine_c, alone = blocks.advance(alone, valid[1])
-        for name, tensor in plan._asdict().items():
-            assert tensor.shape == (3,)
-            if (
-                name in {"mix", "gain"}
-                or (plan.mix[1] > 0 and name != "write")
-                or (plan.gain[1] > 0 and name == "write")
-            ):
-                torch.testing.assert_close(getattr(mine, name), tensor[1], rtol=1e-12, atol=0)
-        torch.testing.assert_close(mine_c, c[1], rtol=1e-9, atol=0)
-    for left, right in zip(alone, together, strict=True):
-        torch.testing.assert_close(left, right[1], rtol=1e-9, atol=0)
-    assert alone.clock[0].item() == 400 - 57
-    assert together.clock[:, 0].tolist() == [400.0, 343.0, 400.0]
+        for a, b in zip(mine, plan, strict=True):
+            torch.testing.assert_close(a, b[0], rtol=1e-12, atol=0)
+        moves = torch.tensor([0.0] * pair + [part] + [1.0] * (number - pair - 1), dtype=torch.float64)
+        torch.testing.assert_close(moves, c[0], rtol=1e-9, atol=0)
+        assert plan.mix[1] == plan.gain[1] == 0
+    for left, right, unused in zip(alone, together, empty, strict=True):
+        torch.testing.assert_close(left, right[0], rtol=1e-9, atol=0)
+        assert torch.equal(right[1], unused)
+
+
+@pytest.mark.parametrize("m", [1, 2, 40])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32, torch.float64], ids=str)
+def test_a_plan_of_one_run_is_one_of_a_batch(m: int, dtype: torch.dtype):
+    """With absent objectives, and with losses that are not finite or whose squares are not."""
+    conversion, steps = eq.Suffix(power=2.0, capacity=4), 120
+    losses = 2 * draw(steps, m) - 0.5
+    losses = torch.where(draw(steps, m, seed=1) < 0.02 / m, math.inf, losses)
+    losses = torch.where(draw(steps, m, seed=2) < 0.02 / m, 1e200, losses).to(dtype)
+    for masks in (draw(steps, m, seed=3) < 0.6, [None] * steps):
+        alone, together = conversion.begin(losses[0]), conversion.begin(losses[:1])
+        for f, mask in zip(losses, masks, strict=True):
+            mine, alone = conversion.plan(f, alone, mask)
+            plan, together = conversion.plan(f[None], together, mask)
+            assert mine.gain.item() == pytest.approx(plan.gain.item(), rel=1e-12)
+            assert mine.mix.item() == pytest.approx(plan.mix.item(), rel=1e-12)
+            if plan.gain > 0:
+                assert mine.write.item() == plan.write.item()
+            if plan.mix > 0:
+                assert (mine.into.item(), mine.other.item()) == (plan.into.item(), plan.other.item())
+            assert all(a.dtype == b.dtype and a.shape == b.shape[1:] for a, b in zip(mine, plan, strict=True))
+            for a, b in zip(eq.state.flatten(alone).values(), eq.state.flatten(together).values(), strict=True):
+                torch.testing.assert_close(a, b[0], rtol=1e-12, atol=1e-13)
+        assert alone.blocks.clock[0] > 0.8 * steps
 
 
 def test_plans_do_not_depend_on_the_losses():

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from tests.conversion.own import LastEpoch
 from torch import Tensor, nn
 
 import equipoise as eq
@@ -265,6 +266,16 @@ def test_index_conventions(toy, average):
         state = adaptive.update(path[t], found.history.losses[t], state)
     equal(found.params["adaptive"], adaptive.output(state))
     assert found.history.archive.tolist()[-1] == adaptive.size(state).tolist()
+
+
+def test_a_conversion_of_the_users_own(toy):
+    """The mean of the second of two epochs and a half, of two rounds each; every seed has its own."""
+    small, seen = toy((6, 9, 4)), list[tuple[dict[str, Tensor], Tensor]]()
+    task = Task("toy", small.split, LINEAR, LocalWork(2), 5, "received")
+    conversions: dict[str, eq.Conversion[Any]] = {"noted": Noted(seen), "epoch": LastEpoch(2)}
+    found = simulate(task, OMDGD, seeds=(0, 3), dataset=small.dataset, conversions=conversions)
+    for name, x in found.params["epoch"].items():
+        close(x, (seen[2][0][name] + seen[3][0][name]) / 2)
 
 
 def _three(adaptive: eq.Adaptive) -> dict[str, Any]:

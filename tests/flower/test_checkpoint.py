@@ -12,13 +12,15 @@ import torch
 pytest.importorskip("flwr", reason="Flower is not installed: pip install 'equipoise[flower]'")
 
 from flwr.app import Context, Message
+from tests.conversion.own import LastEpoch
 
 import equipoise as eq
 from equipoise.errors import StateMismatchError
 from equipoise.flower import LossCap, checkpoint
 
 Maker = Callable[..., Any]
-CONVERSIONS = [eq.Last(), eq.Average(power=1.0), eq.Adaptive(), eq.Adaptive(power=2.0, capacity=2), eq.Suffix(2.0, 3)]
+LIBRARY = [eq.Last(), eq.Average(power=1.0), eq.Adaptive(), eq.Adaptive(power=2.0, capacity=2), eq.Suffix(2.0, 3)]
+CONVERSIONS = [*LIBRARY, LastEpoch()]
 WEIGHTINGS = [
     eq.OMD(2.0, eq.Entropic()),
     eq.OMD("adaptive", eq.Euclidean(), optimism=1.0),

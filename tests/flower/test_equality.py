@@ -15,6 +15,7 @@ from torch import Tensor, nn
 pytest.importorskip("flwr", reason="Flower is not installed: pip install 'equipoise[flower]'")
 
 from flwr.app import ArrayRecord
+from tests.conversion.own import LastEpoch
 
 from equipoise.datasets import load
 from equipoise.experiments.federated import METHODS, Row, row, tasks
@@ -107,6 +108,14 @@ def test_every_method_gives_the_numbers_of_the_simulator(name: str, preset: Any)
     task = tasks(preset)["digits-rotation"]
     data = deal(load("digits"), task.split, (0,))
     method = row(name, "digits-rotation", preset).method
+    same(*federated(task, data, method), *simulated(task, data, method))
+
+
+@pytest.mark.usefixtures("double")
+def test_a_conversion_of_the_users_own_gives_the_numbers_of_the_simulator():
+    task = tasks()["digits-rotation"]
+    data = deal(load("digits"), task.split, (0,))
+    method = replace(row("LS", "digits-rotation").method, conversion=LastEpoch(4))
     same(*federated(task, data, method), *simulated(task, data, method))
 
 

@@ -1,13 +1,17 @@
 """Whatever its user does, in whatever order, a run beside the host is the run on the host, bit for bit.
 
 A seed says what a run is made of and what is done with it. Both runs are watched after every operation, without
-waiting for anything: a look at the solution, a checkpoint or the metrics, which would have the archive catch up, is an
+waiting for anything: a look at λ, the solution, a checkpoint or the metrics, which would have the run catch up, is an
 operation like others.
 """
 
 import copy
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Any, NamedTuple
@@ -17,7 +21,7 @@ import torch
 from torch import Tensor, nn
 
 import equipoise as eq
-from equipoise.train.courier import Aside, ToHost
+from equipoise.conversion import Conversion, Plan
 
 FEW, MANY = 60, 2000
 """Seeds of `make test`, and of `make test-slow`."""
@@ -33,11 +37,27 @@ def dice(seed: int, purpose: object) -> Random:
 # What a run is made of ------------------------------------------------------------------------
 
 
-class Own(eq.Average):
-    """A conversion that is not planned ahead, since nobody knows what it does."""
+class Two(NamedTuple):
+    slots: dict[str, Tensor]
+    least: Tensor
 
-    def output(self, state: Any, preference: Tensor | None = None) -> dict[str, Tensor]:
-        return super().output(state, preference)
+
+@dataclass(frozen=True)
+class Own(Conversion[Two]):
+    """A user's: the iterate of the least sum of losses, to which the last one moves over a step late."""
+
+    copies = 2
+
+    def begin(self, losses: Tensor) -> Two:
+        return Two({}, losses.new_full((), torch.inf))
+
+    def plan(self, losses: Tensor, state: Two, mask: Tensor | None = None) -> tuple[Plan, Two]:
+        total = (losses if mask is None else torch.where(mask, losses, 0.0)).sum()
+        better, zero = (total < state.least).to(losses), torch.tensor(0)
+        return Plan(zero, zero + 1, better, zero + 1, torch.ones(())), state._replace(least=total.fmin(state.least))
+
+    def shares(self, state: Two, preference: Tensor | None = None) -> Tensor:  # noqa: ARG002
+        return torch.tensor([0.75, 0.25]) if state.least < torch.inf else torch.tensor([1.0, 0.0])
 
 
 class Setting(NamedTuple):
@@ -49,7 +69,7 @@ class Setting(NamedTuple):
     """Of the optimizer."""
     attached: bool
     """Whether the run follows the optimizer."""
-    store: str
+    store: Any
     arguments: dict[str, Any]
     """Others of `MultiObjective`."""
     dtypes: tuple[torch.dtype, torch.dtype]
@@ -101,7 +121,7 @@ def draw_setting(seed: int) -> Setting:
     random = dice(seed, "setting")
     conversion = draw_conversion(random)
     optimizer, options = random.choice(OPTIMIZERS)
-    check, on_nonfinite = random.choice([("now", "raise"), ("deferred", "raise"), ("auto", "skip"), ("auto", "raise")])
+    check, on_nonfinite = random.choice([("now", "raise"), ("deferred", "raise"), ("auto", "skip"), ("now", "raise")])
     arguments = {
         "every": random.choice([1, 1, 1, 1, 2, 3, None]),
         "check": check,
@@ -122,7 +142,7 @@ def draw_setting(seed: int) -> Setting:
         optimizer=optimizer,
         options=options,
         attached=random.random() < 0.9,
-        store="device" if isinstance(conversion, Own) else random.choice(["device", "host", "host", "folder"]),
+        store=random.choice(["device", "host", "host", "folder"]),
         arguments=arguments,
         dtypes=random.choice(dtypes),
         norm=random.random() < 0.2,
@@ -184,14 +204,11 @@ class User:
     def take_up(self, *, elsewhere: bool = True) -> None:
         """Have a new run, with the model and the optimizer that there are, and another folder or the same."""
         self.stores += elsewhere
-        self.called = False
-        """Since the last step: θ may be on its way to a store."""
         self.mol = eq.MultiObjective(
             self.model,
-            self.setting.weighting,
-            self.setting.preference,
-            self.setting.conversion,
             self.optimizer if self.setting.attached else None,
+            self.setting.preference,
+            method=(self.setting.weighting, self.setting.conversion),
             store=self.folder / str(self.stores) if self.setting.store == "folder" else self.setting.store,
             **self.setting.arguments,
         )
@@ -219,7 +236,6 @@ class User:
 
     def call(self, losses: Tensor) -> Tensor:
         """In one of the forms that there are."""
-        self.called = True
         names, form = self.setting.arguments["names"], self.random.choice(["tensor", "several", "overwritten"])
         if form == "several":
             several = list(losses) if names is None else dict(zip(names, losses, strict=True))
@@ -248,7 +264,6 @@ class User:
         finally:
             if scaled:
                 del optimizer.found_inf, optimizer.grad_scale
-        self.called = False
         return result
 
     def evaluate(self) -> object:
@@ -264,7 +279,6 @@ class User:
         evaluations = iter(range(most))
 
         def closure() -> Tensor:
-            self.called = True
             if next(evaluations, None) is None:
                 raise RuntimeError("the closure fails")
             if clears:
@@ -371,6 +385,14 @@ def look_at_the_solution(user: User) -> object:
     return user.mol.solution()
 
 
+def look_at_the_weights(user: User) -> object:
+    return user.mol.recorded, user.mol.step, user.mol.coefficients, user.mol.duals
+
+
+def look_at_the_history(user: User) -> object:
+    return user.mol.history.table()
+
+
 def look_at_the_metrics(user: User) -> object:
     return user.mol.metrics(), repr(user.mol)
 
@@ -451,9 +473,8 @@ def write(user: User) -> None:
 
 
 def write_unseen(user: User) -> None:
-    """Through `.data`, which nobody can see: that is for when no copy is on its way."""
-    if not user.called:
-        user.parameter().data.mul_(0.9)
+    """Through `.data`, which nobody can see."""
+    user.parameter().data.mul_(0.9)
 
 
 def put_elsewhere(user: User) -> None:
@@ -511,6 +532,7 @@ def change_the_precision(user: User) -> None:
     if not user.searches():
         user.random.choice([user.model.double, user.model.float])()
         user.optimizer.state.clear()  # it is in the old one
+        user.scalars = []  # they would leave gradients in the old one, which optimizers refuse
 
 
 OPERATIONS: dict[Callable[[User], object], float] = {
@@ -529,6 +551,8 @@ OPERATIONS: dict[Callable[[User], object], float] = {
     record: 2.5,
     steer: 1.5,
     look_at_the_solution: 1.5,
+    look_at_the_weights: 3,
+    look_at_the_history: 0.3,
     look_at_the_metrics: 0.7,
     borrow_the_solution: 2,
     load_the_solution: 0.5,
@@ -589,16 +613,9 @@ def text(x: object) -> str:
 
 
 def see(user: User) -> dict[str, str]:
-    """What can be seen without waiting for the archive."""
+    """What can be seen without waiting for the losses of a step."""
     params = dict(user.model.named_parameters())
-    return {
-        "parameters": text(params),
-        "gradients": text({name: p.grad for name, p in params.items()}),
-        "step": text(user.mol.step),
-        "recorded": text(user.mol.recorded),
-        "coefficients": text(user.mol.coefficients),
-        "duals": text(user.mol.duals),
-    }
+    return {"parameters": text(params), "gradients": text({name: p.grad for name, p in params.items()})}
 
 
 def perform(operation: Callable[[User], object], user: User) -> dict[str, str]:
@@ -640,23 +657,54 @@ def compare(seed: int, late: Sequence[dict[str, str]], plain: Sequence[dict[str,
             pytest.fail("\n".join([told(seed, [entry["operation"] for entry in late[: k + 1]]), *found]))
 
 
+class WhenAsked(Future[Any]):
+    """Work that is done when somebody waits for it."""
+
+    def __init__(self, work: Callable[[], Any]) -> None:
+        super().__init__()
+        self.work = work
+
+    def result(self, timeout: float | None = None) -> Any:
+        if not self.done():
+            try:
+                self.set_result(self.work())
+            except Exception as error:
+                self.set_exception(error)
+        return super().result(timeout)
+
+    def exception(self, timeout: float | None = None) -> BaseException | None:
+        with suppress(Exception):
+            self.result(timeout)
+        return super().exception(timeout)
+
+
+class Unpunctual:
+    """A thread that has not begun by the time anyone looks."""
+
+    def __init__(self, *_: object, **__: object) -> None:
+        pass
+
+    def submit(self, work: Callable[..., Any], *arguments: object) -> WhenAsked:
+        return WhenAsked(partial(work, *arguments))
+
+    def shutdown(self, **_: object) -> None:
+        pass
+
+
 @pytest.fixture
-def play(as_cuda, as_accelerator, monkeypatch, tmp_path) -> Iterator[Callable[..., None]]:
+def play(as_accelerator, monkeypatch, tmp_path) -> Iterator[Callable[..., None]]:
     """Have both runs of a seed, and compare them."""
-    monkeypatch.setattr("equipoise.train.copies.SMALL", 64)  # bytes: so that there are small tensors and large ones
     monkeypatch.setattr("os.fsync", lambda _: None)  # whether files outlive the machine is not asked here
     once = torch.is_warn_always_enabled()
     torch.set_warn_always(True)  # else a warning of torch itself is for the first run alone
 
     def play(seed: int, chosen: Sequence[int] | None = None) -> None:
-        captured = seed % 4 > 0
-        with as_cuda() if captured else as_accelerator(), monkeypatch.context() as patched:
+        with as_accelerator(), monkeypatch.context() as patched:
             if not draw_setting(seed).punctual:
-                patched.setattr(ToHost, "run", Aside.run)  # when it is asked for
+                patched.setattr("equipoise.train.archive.ThreadPoolExecutor", Unpunctual)
             late = trace(seed, tmp_path / "late", chosen)
-        with monkeypatch.context() as patched:  # without the short cuts that both would take
-            patched.setattr("equipoise.train.recorded.Recorded._is_as_it_was", lambda _: False)
-            patched.setattr("equipoise.replay.Eager.holds", lambda *_: False)
+        with monkeypatch.context() as patched:  # without the short cut that both would take
+            patched.setattr("equipoise.train.parameters.Parameters._is_as_it_was", lambda _: False)
             plain = trace(seed, tmp_path / "plain", chosen)
         compare(seed, late, plain)
 

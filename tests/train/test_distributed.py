@@ -65,6 +65,11 @@ def tensors(found: Found, name: str) -> dict[str, torch.Tensor]:
     return dict(MODULE["tensors"](found[name]))
 
 
+def same(left: torch.Tensor, right: torch.Tensor) -> bool:
+    """Bit for bit, NaN being NaN."""
+    return torch.equal(left.isnan(), right.isnan()) and torch.equal(left.nan_to_num(), right.nan_to_num())
+
+
 def check_that_groups_are_unevenly_spread(single: Found) -> None:
     groups = MODULE["draw_groups"]()
     assert groups[2].unique().tolist() == [0]
@@ -82,7 +87,7 @@ def check_that_the_ranks_agree_bit_for_bit(name: str, first: Found, second: Foun
     assert ours.keys() == theirs.keys()
     assert len(ours) > 10
     for key, tensor in ours.items():
-        assert torch.equal(tensor, theirs[key]), f"{name}: {key}"
+        assert same(tensor, theirs[key]), f"{name}: {key}"
 
 
 def check_that_they_do_what_one_process_does(name: str, first: Found, single: Found) -> None:
@@ -95,14 +100,14 @@ def check_that_they_do_what_one_process_does(name: str, first: Found, single: Fo
 def check_that_a_resumed_run_is_the_run_that_was_not_interrupted(found: Found) -> None:
     whole, resumed = tensors(found, "OMD"), tensors(found, "interrupted")
     for key, tensor in whole.items():
-        assert torch.equal(tensor, resumed[key]), key
+        assert same(tensor, resumed[key]), key
 
 
 def check_that_shards_are_loaded_as_they_were(found: Found) -> None:
     """Saved by torch, resumed; as full tensors; by DCP."""
     whole, resumed = tensors(found, "sharded, interrupted"), tensors(found, "sharded, loaded otherwise")
     for key, tensor in whole.items():
-        assert torch.equal(tensor, resumed[key]) or key.startswith("params/"), key
+        assert same(tensor, resumed[key]) or key.startswith("params/"), key
     for name, tensor in found["sharded, loaded otherwise"]["solution"].items():
         assert torch.equal(tensor, whole[f"solution/{name}"])
         assert torch.equal(tensor, resumed[f"third/{name}"])
@@ -120,7 +125,7 @@ def check_that_each_rank_keeps_its_shards(first: Found, second: Found, single: F
     torch.testing.assert_close(first["sharded"]["steps"], single["sharded"]["steps"], rtol=1e-12, atol=1e-12)
     device, host = tensors(first, "sharded"), tensors(first, "sharded in host memory")
     for key, tensor in device.items():
-        assert torch.equal(tensor, host[key]), key
+        assert same(tensor, host[key]), key
 
 
 def check_what_shards_cannot_do(first: Found, single: Found) -> None:
@@ -136,7 +141,7 @@ def check_that_one_process_goes_on_with_what_two_saved(folder: Path, single: Fou
     theirs["steps"] = theirs["steps"][5:]
     assert ours.keys() == theirs.keys()
     for key, tensor in ours.items():
-        torch.testing.assert_close(tensor, theirs[key], rtol=1e-9, atol=1e-12)
+        torch.testing.assert_close(tensor, theirs[key], rtol=1e-9, atol=1e-12, equal_nan=True)
 
     setting = MODULE["Setting"](eq.OMD(), 1, 0, shards=True)
     shards = torch.load(folder / "sharded-0-of-2.pt", weights_only=True)

@@ -8,14 +8,17 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
+from tests.conversion.own import LastEpoch
 from torch import Tensor, nn
 from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
 from torch.distributed.tensor import DTensor
 
 import equipoise as eq
-from equipoise.train import sharded
+from equipoise.train import parameters
 
 ADAPTIVE = eq.Adaptive(power=1, capacity=3)
+METHOD = (eq.OMD(), ADAPTIVE)
+CONVERSIONS = [eq.Last(), eq.Average(power=2), ADAPTIVE, eq.Suffix(2, 3), LastEpoch()]
 
 
 @pytest.fixture(autouse=True)
@@ -26,7 +29,7 @@ def _one_rank() -> Iterator[None]:
 
 
 class Run:
-    def __init__(self, shards: bool, **settings: Any) -> None:
+    def __init__(self, shards: bool, method: Any = METHOD, **settings: Any) -> None:
         torch.manual_seed(0)
         self.x = torch.randn(6, 8, 4)
         self.model = nn.Sequential(nn.Linear(4, 5), nn.BatchNorm1d(5), nn.Tanh(), nn.Linear(5, 2))
@@ -34,8 +37,7 @@ class Run:
             fully_shard(self.model[0])
             fully_shard(self.model)
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.1)
-        given: dict[str, Any] = {"weighting": eq.OMD(), "preference": [0.3, 0.7], "conversion": ADAPTIVE, **settings}
-        self.mol = eq.MultiObjective(self.model, optimizer=self.optimizer, **given)
+        self.mol = eq.MultiObjective(self.model, self.optimizer, [0.3, 0.7], method=method, **settings)
 
     def run(self, start: int = 0, stop: int = 6) -> "Run":
         for batch in self.x[start:stop]:
@@ -49,11 +51,11 @@ def same(left: dict[str, Tensor], right: dict[str, Tensor]) -> bool:
     return left.keys() == right.keys() and all(torch.equal(x, right[name]) for name, x in left.items())
 
 
-@pytest.mark.parametrize("conversion", [eq.Last(), eq.Average(power=2), ADAPTIVE, eq.Suffix(2, 3)], ids=str)
+@pytest.mark.parametrize("conversion", CONVERSIONS, ids=str)
 @pytest.mark.parametrize("store", ["device", "host", "folder"])
 def test_a_sharded_run_is_the_plain_one(conversion, store: str, tmp_path):
-    where = {"store": tmp_path if store == "folder" else store}
-    ours, theirs = Run(True, conversion=conversion, **where).run(), Run(False, conversion=conversion).run()
+    where, method = tmp_path if store == "folder" else store, (eq.OMD(), conversion)
+    ours, theirs = Run(True, method, store=where).run(), Run(False, method).run()
     assert same(ours.mol.solution(), theirs.mol.solution())
     shards = ours.mol.solution(gather=False)
     assert isinstance(shards["0.weight"], DTensor)
@@ -124,12 +126,12 @@ def test_a_step_that_moves_nothing_is_no_step():
 
 def test_parts_of_a_state_know_their_parameters():
     state = {"slots": {"0": {"a": torch.ones(1), "b": torch.ones(2)}}, "other": {"a": torch.ones(1)}}
-    assert list(sharded.owners(state, frozenset("ab"))) == [("slots.0.a", "a"), ("slots.0.b", "b")]
+    assert list(parameters.owners(state, frozenset("ab"))) == [("slots.0.a", "a"), ("slots.0.b", "b")]
 
 
 def test_what_needs_whole_parameters_is_refused():
     with pytest.raises(ValueError, match=r"weighting must need losses alone where parameters are sharded.*found MGDA"):
-        Run(True, weighting=eq.MGDA())
+        Run(True, (eq.MGDA(), ADAPTIVE))
     with pytest.raises(ValueError, match='on_nonfinite must be "raise" where parameters are sharded'):
         Run(True, on_nonfinite="skip")
 
@@ -138,4 +140,4 @@ def test_what_needs_whole_parameters_is_refused():
 def test_flattened_parameters_are_refused():
     model = FullyShardedDataParallel(nn.Linear(4, 2), device_id=torch.device("cpu"))
     with pytest.raises(ValueError, match=r"model must be sharded by fully_shard \(FSDP2\); found FullyShardedData"):
-        eq.MultiObjective(model, eq.OMD(), [0.5, 0.5])
+        eq.MultiObjective(model, None, [0.5, 0.5], method=(eq.OMD(), eq.Last()))

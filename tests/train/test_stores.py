@@ -13,7 +13,6 @@ import time
 import warnings
 from collections.abc import Callable
 from contextlib import nullcontext
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -23,8 +22,6 @@ from torch import Tensor, nn
 import equipoise as eq
 from equipoise import atomic
 from equipoise.train import disk
-from equipoise.train.courier import ToHost
-from equipoise.train.slots import on_host
 
 CPU = torch.device("cpu")
 CONVERSIONS: dict[str, Any] = {
@@ -39,7 +36,7 @@ OTHERS = ["host", "disk"]
 
 
 @pytest.fixture
-def make(toy, preference, tmp_path, beside_the_host) -> Callable[..., tuple[Any, eq.MultiObjective]]:
+def make(toy, preference, tmp_path, as_accelerator) -> Callable[..., tuple[Any, eq.MultiObjective]]:
     """A run; "disk" is a folder, a new one each time unless it has a number."""
     folders = iter(range(100))
 
@@ -47,9 +44,11 @@ def make(toy, preference, tmp_path, beside_the_host) -> Callable[..., tuple[Any,
         store: str, conversion: Any = ADAPTIVE, *, late: bool = False, **settings: Any
     ) -> tuple[Any, eq.MultiObjective]:
         run = toy()
-        where: str | Path = tmp_path / f"store-{next(folders)}" if store == "disk" else store
-        with beside_the_host() if late else nullcontext():
-            mol = eq.MultiObjective(run.model, eq.OMD(), preference, conversion, run.optimizer, store=where, **settings)
+        where: Any = tmp_path / f"store-{next(folders)}" if store == "disk" else store
+        with as_accelerator() if late else nullcontext():
+            mol = eq.MultiObjective(
+                run.model, run.optimizer, preference, method=(eq.OMD(), conversion), store=where, **settings
+            )
         return run, mol
 
     return make
@@ -102,13 +101,13 @@ def test_the_run_is_that_of_the_device_bit_for_bit(conversion, store, late, make
 def test_copies_were_merged_in_that_run(make, monkeypatch):
     """Else the test above would say little."""
     plans = []
-    carry_out = sys.modules["equipoise.train.archive"].carry_out
+    carry_out = sys.modules["equipoise.train.archive"].execute
 
     def counted(*args: Any) -> None:
         plans.append(args[0])
         carry_out(*args)
 
-    monkeypatch.setattr("equipoise.train.archive.carry_out", counted)
+    monkeypatch.setattr("equipoise.train.archive.execute", counted)
     run, mol = make("host")
     noise(run, mol, range(40))
     assert sum(plan.mix > 0 for plan in plans) >= 3
@@ -147,16 +146,16 @@ def test_what_is_written_after_the_call_is_what_is_recorded(store, make):
 
 
 @pytest.mark.parametrize("store", OTHERS)
-def test_half_precision_and_other_layouts_are_recorded_as_on_the_device(store, preference, tmp_path, beside_the_host):
-    def build(where: str | Path) -> dict[str, Tensor]:
+def test_half_precision_and_other_layouts_are_recorded_as_on_the_device(store, preference, tmp_path, as_accelerator):
+    def build(where: Any) -> dict[str, Tensor]:
         torch.manual_seed(0)
         model = nn.Sequential(nn.Conv2d(2, 3, 3), nn.Flatten(), nn.Linear(12, 3)).to(torch.bfloat16)
         weight = next(model.parameters())
         weight.data = weight.detach().contiguous(memory_format=torch.channels_last)
         assert not weight.is_contiguous()
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-        with nullcontext() if where == "device" else beside_the_host():
-            mol = eq.MultiObjective(model, eq.OMD(), preference, ADAPTIVE, optimizer, store=where)
+        with nullcontext() if where == "device" else as_accelerator():
+            mol = eq.MultiObjective(model, optimizer, preference, method=(eq.OMD(), ADAPTIVE), store=where)
         for step in range(12):
             x = torch.randn(4, 2, 4, 4, generator=torch.Generator().manual_seed(step)).bfloat16()
             mol(model(x).square().mean(0) + torch.rand(3)).backward()
@@ -192,11 +191,11 @@ def test_accumulation_record_and_closures(store, make):
 
 @pytest.mark.parametrize("store", OTHERS)
 def test_lent_weights_and_batch_norm(store, tmp_path):
-    def build(where: str | Path) -> dict[str, Tensor]:
+    def build(where: Any) -> dict[str, Tensor]:
         torch.manual_seed(0)
         model = nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6), nn.Linear(6, 2))
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-        mol = eq.MultiObjective(model, eq.OMD(), [0.5, 0.5], eq.Adaptive(capacity=2), optimizer, store=where)
+        mol = eq.MultiObjective(model, optimizer, [0.5, 0.5], method=(eq.OMD(), eq.Adaptive(capacity=2)), store=where)
         x = torch.randn(16, 4)
         for _ in range(5):
             mol(model(x).square().mean(0)).backward()
@@ -225,7 +224,7 @@ def test_to_leaves_the_copies_where_they_are(store, make):
     run.model.to("meta")
     mol.to("meta")
     assert {x.device.type for x in copies} == {"cpu"}
-    assert mol._record.slots.device == CPU
+    assert mol._run.archive.slots.device == CPU
 
 
 # ---------------------------------------------------------------------------- checkpoints
@@ -265,7 +264,9 @@ def test_the_state_of_a_folder_stays_readable_while_the_run_goes_on(make):
 def test_a_run_goes_on_in_its_own_folder(toy, preference, tmp_path):
     def build() -> tuple[Any, eq.MultiObjective]:
         run = toy()
-        return run, eq.MultiObjective(run.model, eq.OMD(), preference, ADAPTIVE, run.optimizer, store=tmp_path / "s")
+        return run, eq.MultiObjective(
+            run.model, run.optimizer, preference, method=(eq.OMD(), ADAPTIVE), store=tmp_path / "s"
+        )
 
     run, mol = build()
     noise(run, mol, range(6))
@@ -289,7 +290,7 @@ def test_a_run_goes_on_in_its_own_folder(toy, preference, tmp_path):
 
 def test_the_folder_holds_a_file_for_each_slot_and_a_list(make):
     run, mol = make("disk")
-    folder = mol._record.slots.folder
+    folder = mol._run.archive.slots.folder
     noise(run, mol, range(30))
     listed = json.loads((folder / "slots.json").read_text())["slots"]
     assert sorted(listed) == ["0", "1", "2"]
@@ -298,9 +299,10 @@ def test_the_folder_holds_a_file_for_each_slot_and_a_list(make):
 
 KILLED = """
 import sys, torch, equipoise as eq
+from pathlib import Path
 torch.manual_seed(0)
 model = torch.nn.Linear(200, 200)
-mol = eq.MultiObjective(model, eq.Linear(), [0.5, 0.5], eq.Adaptive(capacity=3), store=sys.argv[1])
+mol = eq.MultiObjective(model, None, [0.5, 0.5], method=(eq.Linear(), eq.Adaptive(capacity=3)), store=Path(sys.argv[1]))
 while True:
     mol(model.weight.square().mean() + torch.rand(2))
     print(mol.recorded, flush=True)
@@ -314,7 +316,7 @@ def test_a_killed_run_leaves_a_folder_in_order_and_no_lock(tmp_path):
         assert process.stdout.readline() == "1\n"
         message = f"found {tmp_path} open in process {process.pid}"
         with pytest.raises(eq.StoreError, match=re.escape(message)):
-            eq.MultiObjective(nn.Linear(200, 200), eq.Linear(), [0.5, 0.5], ADAPTIVE, store=tmp_path)
+            eq.MultiObjective(nn.Linear(200, 200), None, [0.5, 0.5], method=(eq.Linear(), ADAPTIVE), store=tmp_path)
         while int(process.stdout.readline()) < 30:
             pass
     finally:
@@ -336,9 +338,9 @@ def test_a_folder_is_free_once_its_run_is_forgotten(toy, preference, tmp_path):
     for _ in range(2):
         for path in tmp_path.glob("*.json"):
             path.unlink()
-        mol = eq.MultiObjective(run.model, eq.OMD(), preference, ADAPTIVE, store=tmp_path)
+        mol = eq.MultiObjective(run.model, None, preference, method=(eq.OMD(), ADAPTIVE), store=tmp_path)
         with pytest.raises(eq.StoreError, match=f"open in process {os.getpid()}"):
-            eq.MultiObjective(run.model, eq.OMD(), preference, ADAPTIVE, store=tmp_path)
+            eq.MultiObjective(run.model, None, preference, method=(eq.OMD(), ADAPTIVE), store=tmp_path)
         mol = None
         gc.collect()
     assert mol is None
@@ -358,7 +360,7 @@ def test_a_closed_folder_is_not_written_to(make):
 def test_an_altered_file_is_named(make):
     run, mol = make("disk")
     noise(run, mol, range(10))
-    folder = mol._record.slots.folder
+    folder = mol._run.archive.slots.folder
     path = next(iter(sorted(folder.glob("slot-1-*.safetensors"))))
     data = bytearray(path.read_bytes())
     data[-1] ^= 1
@@ -401,7 +403,7 @@ def test_a_full_disk_raises_and_leaves_the_archive_as_it_was(room, late, full, m
     run, mol = make("disk", late=late)
     noise(run, mol, range(10))
     before, count = tensors(mol), mol.recorded
-    files = {path.name for path in mol._record.slots.folder.iterdir()}
+    files = {path.name for path in mol._run.archive.slots.folder.iterdir()}
     full.room = room
     with pytest.raises(eq.StoreError, match=r"could not be written: No space left on device, /.*/store-0/") as caught:
         noise(run, mol, range(10, 30))
@@ -409,14 +411,14 @@ def test_a_full_disk_raises_and_leaves_the_archive_as_it_was(room, late, full, m
     full.room = None
     run.optimizer.zero_grad()
     mol.discard()
-    mol._record.settle()  # a second failure cannot be there
+    mol._run.archive.settle()  # a second failure cannot be there
     after = tensors(mol)
     if mol.recorded == count:
         assert_same(
             {n: x for n, x in after.items() if n.startswith("conversion.")},
             {n: x for n, x in before.items() if n.startswith("conversion.")},
         )
-        assert {path.name for path in mol._record.slots.folder.iterdir()} == files
+        assert {path.name for path in mol._run.archive.slots.folder.iterdir()} == files
     noise(run, mol, range(30, 33))
     assert mol.metrics()["archive"] >= 1
 
@@ -430,7 +432,8 @@ def test_kept_on_a_full_disk_the_run_goes_on_and_records_again(late, full, make)
     def step(number: int) -> None:
         count = mol.recorded
         noise(run, mol, range(number, number + 1))
-        mol._record.settle()
+        mol._run.settle()
+        mol._run.archive.settle()
         if mol.recorded > count:  # plans that change nothing need no room; all others fail
             expected.record(other.losses(number).detach() * factors(number))
         noise(other, expected, range(number, number + 1))
@@ -460,7 +463,7 @@ def test_kept_on_a_full_disk_the_run_goes_on_and_records_again(late, full, make)
 def test_a_folder_that_becomes_a_file(choice, make):
     run, mol = make("disk", on_store_error=choice)
     noise(run, mol, range(5))
-    folder = mol._record.slots.folder
+    folder = mol._run.archive.slots.folder
     folder.rename(folder.with_name("away"))
     folder.write_text("a file")
     if choice == "raise":
@@ -483,7 +486,7 @@ def test_a_folder_that_becomes_a_file(choice, make):
 def test_a_folder_that_cannot_be_made(toy, preference, tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(eq.StoreError, match="store could not be made: Not a directory"):
-        eq.MultiObjective(toy().model, eq.OMD(), preference, ADAPTIVE, store=tmp_path / "file" / "store")
+        eq.MultiObjective(toy().model, None, preference, method=(eq.OMD(), ADAPTIVE), store=tmp_path / "file" / "store")
 
 
 def test_a_full_disk_while_loading_leaves_everything_as_it_was(full, make):
@@ -513,9 +516,10 @@ def test_an_error_of_the_thread_is_raised_by_the_next_call(make, monkeypatch):
         raise RuntimeError("in the thread")
 
     with monkeypatch.context() as patched:
-        patched.setattr("equipoise.train.archive.carry_out", broken)
+        patched.setattr("equipoise.train.archive.execute", broken)
         noise(run, mol, range(3, 4))
-        while not mol._record._queued.job.done():
+        assert mol.recorded == 4  # as far as is known
+        while not mol._run.archive._job.future.done():
             time.sleep(0.001)
     with pytest.raises(RuntimeError, match="in the thread"):
         mol(run.losses(4))
@@ -528,16 +532,16 @@ def test_an_error_of_the_thread_is_raised_by_the_next_call(make, monkeypatch):
 def test_the_loop_does_not_wait_for_the_thread(make, monkeypatch):
     """Unless the next plan comes before the last was carried out."""
     run, mol = make("host", late=True)
-    gate, carry_out = threading.Event(), sys.modules["equipoise.train.archive"].carry_out
+    gate, carry_out = threading.Event(), sys.modules["equipoise.train.archive"].execute
 
     def slowly(*args: Any) -> None:
         assert gate.wait(10)
         carry_out(*args)
 
-    monkeypatch.setattr("equipoise.train.archive.carry_out", slowly)
+    monkeypatch.setattr("equipoise.train.archive.execute", slowly)
     noise(run, mol, range(1))
     mol(run.losses(1)).backward()  # θ of the second step travels while the thread still has the first
-    assert not mol._record._queued.job.done()
+    assert not mol._run.archive._job.future.done()
     threading.Timer(0.05, gate.set).start()
     run.optimizer.step()
     other, expected = make("device")
@@ -547,69 +551,35 @@ def test_the_loop_does_not_wait_for_the_thread(make, monkeypatch):
     assert_same(mol.solution(), expected.solution())
 
 
-def test_two_copies_travel_and_no_more():
-    params = {"x": torch.zeros(4), "n": torch.tensor(0)}
-    courier, slots = ToHost(CPU), on_host(params, 2)
-    seen = set()
-    for step in range(6):
-        params["x"].add_(1)
-        courier.send(params)
-        courier.send(params)  # in vain, and again
-        held = courier.hold(params)
-        assert held.wait()["x"].tolist() == [step + 1.0] * 4
-        slots.blend(step % 2, held.params, 1.0)
-        assert slots.read(step % 2)["x"].tolist() == [step + 1.0] * 4
-        seen |= {held.params["x"].data_ptr(), *(slots.read(j)["x"].data_ptr() for j in range(2))}
-        courier.release(held)
-    assert len(seen) == 3  # memory is swapped, not copied: two slots and one on its way
-
-
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"store": ""}, 'store must be "device", "host" or a folder; found \'\''),
-        ({"store": 3}, 'store must be "device", "host" or a folder; found 3'),
-        ({"store": None}, 'store must be "device", "host" or a folder; found None'),
+        ({"store": ""}, """store must be "device", "host" or a pathlib.Path; a folder is Path(''); found ''"""),
+        (
+            {"store": "cpu"},
+            """store must be "device", "host" or a pathlib.Path; a folder is Path('cpu'); found 'cpu'""",
+        ),
+        ({"store": 3}, 'store must be "device", "host" or a pathlib.Path; found 3'),
+        ({"store": None}, 'store must be "device", "host" or a pathlib.Path; found None'),
         ({"on_store_error": "skip"}, 'on_store_error must be "raise" or "keep"; found skip'),
     ],
 )
 def test_bad_arguments(settings, message, toy, preference):
     with pytest.raises(ValueError, match=re.escape(message)):
-        eq.MultiObjective(toy().model, eq.OMD(), preference, ADAPTIVE, **settings)
-
-
-class Own:
-    """A conversion of one's own, which makes no plans."""
-
-    def init(self, params: Any, losses: Tensor) -> Any:
-        return eq.Last().init(params, losses)
-
-    def update(self, params: Any, losses: Tensor, state: Any, *, mask: Tensor | None = None) -> Any:
-        return eq.Last().update(params, losses, state, mask=mask)
-
-    def output(self, state: Any) -> dict[str, Tensor]:
-        return eq.Last().output(state)
-
-
-def test_a_conversion_of_one_s_own_is_on_the_device(make):
-    with pytest.raises(ValueError, match=r"store must be .device. for a conversion that is not a PlannedConversion"):
-        make("host", Own())
-    run, mol = make("device", Own())
-    before = run.params()
-    noise(run, mol, range(1))
-    assert_same(mol.solution(), before)
+        eq.MultiObjective(toy().model, None, preference, method=(eq.OMD(), ADAPTIVE), **settings)
 
 
 def test_without_safetensors_it_is_said_what_to_install(toy, preference, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "safetensors.torch", None)
     with pytest.raises(ImportError, match=r"needs safetensors: pip install 'equipoise\[train\]'"):
-        eq.MultiObjective(toy().model, eq.OMD(), preference, ADAPTIVE, store=tmp_path)
+        eq.MultiObjective(toy().model, None, preference, method=(eq.OMD(), ADAPTIVE), store=tmp_path)
 
 
 # ---------------------------------------------------------------------------- memory
 
 MEMORY = """
 import sys, threading, time
+from pathlib import Path
 import torch
 import equipoise as eq
 
@@ -628,7 +598,8 @@ model = torch.nn.Linear(1024, 2048, bias=False)
 size = 4 * model.weight.numel()
 capacity = int(sys.argv[1])
 warm = torch.save({"x": torch.zeros(3)}, sys.argv[2] + ".pt")
-mol = eq.MultiObjective(model, eq.Linear(), [0.5, 0.5], eq.Adaptive(capacity=capacity), store=sys.argv[2])
+method = (eq.Linear(), eq.Adaptive(capacity=capacity))
+mol = eq.MultiObjective(model, None, [0.5, 0.5], method=method, store=Path(sys.argv[2]))
 start = anonymous()
 threading.Thread(target=watch, daemon=True).start()
 for step in range(capacity + 4):

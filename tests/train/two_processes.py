@@ -23,6 +23,10 @@ from torch.nn.parallel import DistributedDataParallel
 
 import equipoise as eq
 
+sys.path.append(str(Path(__file__).parents[2]))
+
+from tests.conversion.own import LastEpoch
+
 M, STEPS = 3, 10
 # Of sixteen samples, eleven are on the first of two ranks.
 PARTS = [(0, 11), (11, 16)]
@@ -72,8 +76,8 @@ class Setting:
         self.optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.5)
         w = torch.tensor([0.2, 0.3, 0.5], dtype=torch.float64)
         self.ranks, self.rank = ranks, rank
-        given = {"conversion": eq.Adaptive(power=1, capacity=3), "optimizer": self.optimizer}
-        self.mol = eq.MultiObjective(model, weighting, w, **{**given, **settings})
+        method = (weighting, settings.pop("conversion", eq.Adaptive(power=1, capacity=3)))
+        self.mol = eq.MultiObjective(model, self.optimizer, w, method=method, **settings)
         self.steps: list[Tensor] = []
 
     def losses(self, step: int, part: int = 0, parts: int = 1) -> tuple[Tensor, Tensor]:
@@ -324,6 +328,7 @@ RUNS: dict[str, Callable[[int, int, Path], dict[str, Any]]] = {
     "spoiled": spoiled,
     "sharded": sharded(),
     "sharded in host memory": sharded(store="host"),
+    "sharded, a user's own conversion": sharded(conversion=LastEpoch(4)),
     "sharded, held out": sharded_held_out,
     "sharded, interrupted": sharded_interrupted,
     "sharded, loaded otherwise": sharded_otherwise,

@@ -70,7 +70,8 @@ def assert_same(alone: SelfTunedState, together: SelfTunedState, rtol: float) ->
     """Every tensor, relative to its largest entry; to 1 where it has no unit."""
     for name, a, b in zip(alone._fields, alone, together, strict=True):
         size = max(b.abs().max().item(), 0.0 if name in {"level", "means", "size", "start", "pace"} else 1.0)
-        torch.testing.assert_close(a, b[0], rtol=0, atol=rtol * size, msg=lambda text, name=name: f"{name}: {text}")
+        assert torch.allclose(a, b[0], rtol=0, atol=rtol * size), (name, a, b[0])
+        assert (a.shape, a.dtype) == (b[0].shape, b.dtype)
 
 
 def draws(m: int, steps: int, seed: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from equipoise.batch import Number, constant, known, wide_dtype
+from equipoise.batch import Number, constant, wide_dtype
 from equipoise.conversion.iterate_weight import weigh
 from equipoise.conversion.plan import Plan
 
@@ -70,12 +70,6 @@ class Blocks:
             What happens to the slots. A vector c (*B, K), by which whatever is averaged over the blocks moves:
             new_j = lerp(old_{j−1}, old_j, c_j), with the iterate's own value for old_{−1}. And the new state.
         """
-        alone = valid.ndim == 0 and not isinstance(self.power, Tensor)
-        there = known(valid) if alone else None
-        return self._batch(state, valid) if there is None else self._single(state, there=there)
-
-    def _batch(self, state: BlocksState, valid: Tensor) -> tuple[Plan, Tensor, BlocksState]:
-        """Any batch shape on any device."""
         came = valid.unsqueeze(-1)
         recorded, unit = torch.split(state.clock, 1, -1)
         count = recorded + came
@@ -107,12 +101,13 @@ class Blocks:
         slot = torch.where(later, slot, torch.cat([write, slot[..., :-1]], -1))
         return plan, c, BlocksState(torch.stack([weights, noise, slot], -2), torch.cat([count, unit], -1))
 
-    def _single(self, state: BlocksState, *, there: bool) -> tuple[Plan, Tensor, BlocksState]:
-        """One run on the host, by Python's numbers: faster than many small tensor operations."""
+    def advance_single(self, state: BlocksState) -> tuple[int, float, Plan, BlocksState]:
+        """`advance` for one run on the host that records its iterate: Python's numbers are faster than small tensors.
+
+        Returns:
+            Where c is neither 0 nor 1, and c there: before that place c is 0, after it 1. The plan and the new state.
+        """
         (weights, noise, slot), (count, unit), k = state.table.tolist(), state.clock.tolist(), self.number
-        if not there:
-            none, zero = torch.zeros((), dtype=torch.int64), state.clock.new_zeros(())
-            return Plan(none, none, zero, none, zero), torch.ones_like(state.weights), state
         count += 1
         if self.power > 0 and count >= 2 * unit:  # as `weigh` does
             fade, unit = (unit / count) ** self.power, count
@@ -131,25 +126,17 @@ class Blocks:
         rows, spread = [omega, *weights], [1.0, *noise]
         joint = rows[pair] + rows[pair + 1]
         part = rows[pair + 1] / joint
-        weights = [*rows[:pair], joint, *rows[pair + 2 :]]
         joined = (1 - part) ** 2 * spread[pair] + part**2 * spread[pair + 1]
-        noise = [*spread[:pair], joined, *spread[pair + 2 :]]
         write, into = int(slot[pair]), int(slot[max(pair - 1, 0)])
-        slot = [slot[pair], *slot[:pair], *slot[pair + 1 :]]
-        c = [0.0] * pair + [part] + [1.0] * (k - pair - 1)
         # At pair 0 the iterate itself is joined to the newest block.
         mix, gain = (part, 1.0) if pair > 0 else (0.0, 1 - part)
-        numbers = np.array([*weights, *noise, *slot, *c, count, unit, mix, gain], dtype=state.table.numpy().dtype)
+        rows[pair : pair + 2] = [joint]
+        spread[pair : pair + 2] = [joined]
+        slot.insert(0, slot.pop(pair))
         # Views of one array: as many tensors made one by one would take most of the time.
-        table, moves, clock, mix_, gain_ = (
-            torch.from_numpy(part)
-            for part in (
-                numbers[: 3 * k].reshape(3, k),
-                numbers[3 * k : 4 * k],
-                numbers[4 * k : 4 * k + 2],
-                numbers[-2:-1].reshape(()),
-                numbers[-1:].reshape(()),
-            )
-        )
-        into_, write_ = torch.from_numpy(np.array(into)), torch.from_numpy(np.array(write))
-        return Plan(into_, write_, mix_, write_, gain_), moves, BlocksState(table, clock)
+        numbers = np.array([*rows, *spread, *slot, count, unit, mix, gain], dtype=state.table.numpy().dtype)
+        tensor = torch.from_numpy
+        table, clock = tensor(numbers[: 3 * k].reshape(3, k)), tensor(numbers[3 * k : 3 * k + 2])
+        into_, write_ = tensor(np.array(into)), tensor(np.array(write))
+        mix_, gain_ = tensor(numbers[-2:-1].reshape(())), tensor(numbers[-1:].reshape(()))
+        return pair, part, Plan(into_, write_, mix_, write_, gain_), BlocksState(table, clock)

@@ -6,10 +6,12 @@ from typing import Any, ClassVar, Generic, Literal, TypeVar
 import torch
 from torch import Tensor
 
+from equipoise.batch import fit_mask
 from equipoise.conversion import store
 from equipoise.conversion.plan import Params, Plan, check, check_record
+from equipoise.errors import require
 
-__all__ = ["Conversion", "archive_size", "records_before", "with_slots"]
+__all__ = ["Conversion", "archive_size", "check_planned", "records_before", "with_slots"]
 
 C = TypeVar("C")
 
@@ -121,7 +123,7 @@ class Conversion(ABC, Generic[C]):
         """
         check(params, losses)
         check_record(params, _slots(state), losses.ndim - 1)
-        plan, after = self.plan(losses, self.grown(state), mask)
+        plan, after = self.plan(losses, self.grown(state), fit_mask(mask, losses))
         store.execute(plan, params, store.Stacked(_slots(after), losses.ndim - 1))
         return after
 
@@ -136,6 +138,15 @@ class Conversion(ABC, Generic[C]):
             A tensor (*B, ...) per name, in the dtype it was recorded in.
         """
         return store.mean(_slots(state), self.shares(state, preference))
+
+
+def check_planned(conversion: Conversion[Any]) -> None:
+    """Raise ValueError for a conversion whose class has its own `update` or `output`, where plans alone are used."""
+    own = [
+        name for name in ("init", "update", "output") if getattr(type(conversion), name) != getattr(Conversion, name)
+    ]
+    rule = "conversion must say what it does by plan and shares, as other methods of it are not called here"
+    require(not own, rule, lambda: f"{type(conversion).__name__} with its own {' and '.join(own)}")
 
 
 def _slots(state: Any) -> store.Copies:  # noqa: ANN401

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from equipoise import state
 from equipoise.conversion import Conversion, store
-from equipoise.conversion.protocol import archive_size, records_before, with_slots
+from equipoise.conversion.protocol import archive_size, check_planned, records_before, with_slots
 from equipoise.errors import require
 from equipoise.flower import arrays as sums
 from equipoise.flower.checkpoint import Checkpoint, Kept
@@ -51,6 +51,7 @@ class Server:
         average: Literal["before", "after"],
         statistics: Collection[str] | None,
     ) -> None:
+        check_planned(conversion)
         self.round = 0
         """Rounds done."""
         self.theta = theta

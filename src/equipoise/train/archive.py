@@ -5,10 +5,8 @@ losses have arrived on the host, so that the host never waits for the device. Sl
 then written by one background thread.
 """
 
-from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
-from functools import partial
 from typing import Any, Literal, NamedTuple
 
 import torch
@@ -23,7 +21,7 @@ from equipoise.host import is_asynchronous
 from equipoise.state import flatten, unflatten
 from equipoise.train.disk import OnDisk
 from equipoise.train.inputs import Store
-from equipoise.train.slots import Held, InMemory, in_memory
+from equipoise.train.slots import Aside, Held, InMemory, in_memory
 
 __all__ = ["Archive", "open_slots"]
 
@@ -72,7 +70,10 @@ class Archive:
         self._like = {n: torch.empty_like(p, dtype=record_dtype(p), device="meta") for n, p in params.items()}
         self._sizes = [p.shape for p in self._like.values()]
         self._numbers = conversion.begin(losses)
-        self._held: Held | None = None
+        self.held: Held | None = None
+        """The iterate that waits to be entered."""
+        self.busy = isinstance(slots, OnDisk)
+        """Whether `poll` may have something to say."""
         self._job: _Job | None = None
         self._thread: ThreadPoolExecutor | None = None
         self._follow(device)
@@ -86,23 +87,19 @@ class Archive:
         self.__dict__.update(state)
         self._follow(self._device)
 
-    @property
-    def busy(self) -> bool:
-        """Whether `poll` may have something to say."""
-        return self._job is not None or not isinstance(self.slots, InMemory)
-
     def hold(self, params: Params, *, aside: bool = False) -> None:
         """Keep θ as it is now until `commit` or `drop`; on the CPU that must come before θ changes, unless `aside`."""
         if list(map(Tensor.size, params.values())) != self._sizes or params.keys() != self._like.keys():
             check_record(params, self._like, 0, slots=False)
         if self.busy:
             self.slots.check()
-        self.drop()
-        self._held = self.slots.aside(params) if aside or self._aside else Held(dict(params), None)
+        if self.held is not None:
+            self.drop()
+        self.held = self.slots.aside(params) if aside or self._aside else Held(dict(params), None)
 
     def drop(self) -> None:
         """Forget what is held."""
-        held, self._held = self._held, None
+        held, self.held = self.held, None
         if held is not None:
             self.slots.release(held)
 
@@ -113,24 +110,47 @@ class Archive:
             losses: Its losses, on the host, (m,).
             mask: Which objectives are present, (m,); None for all.
         """
-        self.settle()
-        held, self._held = self._held, None
+        if self._job is not None:
+            self.settle()
+        held, self.held = self.held, None
         assert held is not None  # noqa: S101
-        before = self._numbers
-        plan, self._numbers = self.conversion.plan(losses, before, mask)
-        self.recorded += 1
+        before, job = self._numbers, None
+        found, after = self.conversion.plan(losses, before, mask)
+        plan, self.slots.begun = found.numbers(), []
+        try:
+            if self._thread is not None:
+                job = _Job(self._thread.submit(_carry_out, plan, held, self.slots, self._device), before)
+            else:
+                execute(plan, held.params, self.slots)
+            self._numbers, self._job, self.recorded = after, job, self.recorded + 1
+        except BaseException as error:
+            if not isinstance(error, StoreError):
+                self._catch_up(plan, held, after)
+            self._report(error)
+        if job is not None:
+            self.busy = True
+        elif isinstance(held.params, Aside):
+            self.slots.release(held)
+
+    def _catch_up(self, plan: Numbers, held: Held, after: Any) -> None:  # noqa: ANN401
+        """After an interrupt, such as by Ctrl-C: numbers and slots have the iterate, or neither has it."""
         if self._thread is not None:
-            job = partial(_carry_out, plan.numbers(), held, self.slots, self._device)
-            self._job = _Job(self._thread.submit(job), before)
-            return
-        self._finish(partial(execute, plan.numbers(), held.params, self.slots), before)
-        self.slots.release(held)
+            self._thread.submit(int).result()
+        if self._numbers is not after and self.slots.finish(plan, held.params):
+            self._numbers, self.recorded = after, self.recorded + 1
 
     def settle(self) -> None:
         """Wait until the last plan was carried out; raises what went wrong."""
-        job, self._job = self._job, None
-        if job is not None:
-            self._finish(job.future.result, job.before)
+        if self._job is None:
+            return
+        job, error = self._job, self._job.future.exception()
+        if error is None:
+            self._job = None
+        else:
+            self._numbers, self._job, self.recorded = job.before, None, self.recorded - 1
+        self.busy = isinstance(self.slots, OnDisk)
+        if error is not None:
+            self._report(error)
 
     def poll(self) -> None:
         """Raise what is known to have gone wrong, without waiting."""
@@ -162,10 +182,11 @@ class Archive:
         self.drop()
         with suppress(StoreError):  # what could not be written is replaced
             self.settle()
-        self.slots.fill(state.slots.values())
         held = flatten(self._numbers)
         found = {name: tensor.to(held[name], copy=True) for name, tensor in flatten(with_slots(state, {})).items()}
-        self._numbers = unflatten(found, self._numbers)
+        numbers = unflatten(found, self._numbers)
+        self.slots.fill(state.slots.values())
+        self._numbers = numbers
 
     def to(self, device: torch.device) -> None:
         """Go on with parameters on another device."""
@@ -188,19 +209,14 @@ class Archive:
         elsewhere = self._aside and (isinstance(self.slots, OnDisk) or self.slots.on_host)
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="equipoise-store") if elsewhere else None
 
-    def _finish(self, job: Callable[[], None], before: Any) -> None:  # noqa: ANN401
-        """Do a job; if it fails, the iterate was not recorded."""
-        try:
-            job()
-        except BaseException as error:
-            self._numbers = before
-            self.recorded -= 1
-            if not (self._keeps and isinstance(error, StoreError)):
-                raise
-            if not self._warned:
-                text = f"{error}. Training goes on, and nothing is recorded until the store can be written to again"
-                warn(text, RuntimeWarning)
-            self._warned = True
+    def _report(self, error: BaseException) -> None:
+        """Raise what kept an iterate from being recorded, unless the run goes on without it."""
+        if not (self._keeps and isinstance(error, StoreError)):
+            raise error
+        if not self._warned:
+            text = f"{error}. Training goes on, and nothing is recorded until the store can be written to again"
+            warn(text, RuntimeWarning)
+        self._warned = True
 
     def _with(self, copies: list[Params]) -> Any:  # noqa: ANN401
         # By slot, each tensor with the shape of its parameter: a slot may be a file, and files cannot be stacked.

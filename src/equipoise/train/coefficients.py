@@ -57,54 +57,27 @@ class Known:
         weighting: The weighting.
         preference: w on the host, (m,).
         device: Where the losses are.
+
+    Attributes:
+        next: What the calls of the step that comes are differentiated with.
     """
 
     known = True
 
     def __init__(self, weighting: Weighting[Any], preference: Tensor, device: torch.device) -> None:
         self.weighting, self._w, self._device = weighting, preference, device
-        self._factor = _factor(weighting, len(preference))
+        self._factor, self._weights = _factor(weighting, len(preference)), getattr(weighting, "weights", None)
         self._set(weighting.init(preference))
 
-    def choose(
-        self,
-        seen: Seen,  # noqa: ARG002
-        scale: Scale | None,
-        jacobian: Tensor | None,  # noqa: ARG002
-        pending: Pending,  # noqa: ARG002
-        *,
-        several: bool,  # noqa: ARG002
-    ) -> Chosen:
-        """What a call is differentiated with: the same for all calls of a step.
-
-        Args:
-            seen: Its losses.
-            scale: Their units, where they are.
-            jacobian: Their gradients, (m, d), if the weighting needs them.
-            pending: The earlier calls of the step.
-            several: Whether steps of this run have several calls.
-        """
-        return Chosen(self._there, scale, told=Fetched(self.coefficients, None))
-
-    def commit(self, mean: Mean, pending: Pending, scale: Scale | None, *, fresh: bool) -> None:  # noqa: ARG002
-        """The step was taken: λ⁽ᵗ⁺¹⁾.
-
-        Args:
-            mean: Its losses f̃ on the host.
-            pending: Its calls.
-            scale: The units of the losses, where these are.
-            fresh: Whether the units are still those of the calls.
-        """
-        self.update(mean)
-
     def update(self, mean: Mean) -> None:
-        """Let λ follow losses f̃ (m,) on the host."""
+        """Let λ follow losses f̃ (m,) on the host, such as those of a step that was taken."""
         self._set(self.weighting.update(mean.values, self.state, self._w, mask=mean.mask)[1])
 
     def used(self, chosen: Chosen) -> tuple[Tensor, Tensor | None]:
         """The coefficients of a committed step, and λ after it, on the host, (m,)."""
         assert chosen.told is not None  # noqa: S101
-        return chosen.told.tensor, duals(self.weighting, self.state)
+        own = self._weights
+        return chosen.told.tensor, duals(self.weighting, self.state) if own is None else own(self.state)
 
     def load(self, state: Any, coefficients: Tensor) -> None:  # noqa: ANN401, ARG002
         """The state says all."""
@@ -116,13 +89,16 @@ class Known:
         assert c is not None  # noqa: S101
         self.state = state
         self.coefficients = c.to(self._w.dtype) * self._factor
-        self.to(self._device)
+        if self._device.type == "cpu":
+            self.next = Chosen(self.coefficients, None, told=Fetched(self.coefficients, None))
+        else:
+            self.to(self._device)
 
     def to(self, device: torch.device) -> None:
         """A new tensor: a backward pass that comes late still needs the old one."""
         self._device = device
         pinned = self.coefficients.pin_memory() if device.type == "cuda" else self.coefficients
-        self._there = pinned.to(device, non_blocking=True)
+        self.next = Chosen(pinned.to(device, non_blocking=True), None, told=Fetched(self.coefficients, None))
 
 
 class Measured:
@@ -159,15 +135,29 @@ class Measured:
     def choose(
         self, seen: Seen, scale: Scale | None, jacobian: Tensor | None, pending: Pending, *, several: bool
     ) -> Chosen:
-        """From the losses of this call."""
+        """What a call is differentiated with.
+
+        Args:
+            seen: Its losses.
+            scale: Their units, where they are.
+            jacobian: Their gradients, (m, d), if the weighting needs them.
+            pending: The earlier calls of the step.
+            several: Whether steps of this run have several calls.
+        """
         if self._looks_ahead and (several or pending.calls):
             first = pending.calls[0].chosen if pending.calls else None
             return first._replace(scale=scale) if first else self._chosen(self.coefficients, self.state, scale)
         c, after = self._update(Mean(seen.values, seen.mask), scale, jacobian)
         return self._chosen(c, after, scale)._replace(after=after)
 
-    def commit(self, mean: Mean, pending: Pending, scale: Scale | None, *, fresh: bool) -> None:  # noqa: ARG002
-        """What the only call of the step found already, or the mean of its calls."""
+    def commit(self, pending: Pending, scale: Scale | None, *, fresh: bool) -> None:
+        """The step was taken: what its only call found already counts, or the mean of its calls.
+
+        Args:
+            pending: Its calls.
+            scale: The units of the losses, where these are.
+            fresh: Whether the units are still those of the calls.
+        """
         chosen = pending.calls[0].chosen
         if len(pending.calls) == 1 and chosen.after is not None and fresh:
             c, self.state = chosen.coefficients, chosen.after

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from equipoise.atomic import replacing
-from equipoise.conversion.plan import Params, record_dtype
+from equipoise.conversion.plan import Numbers, Params, record_dtype
 from equipoise.errors import StateMismatchError, StoreError, require
 from equipoise.train.slots import Aside, Held, blend, copy_aside
 
@@ -76,6 +76,8 @@ class OnDisk:
         self._entries: dict[int, _Entry] = {}
         self._changes: dict[int, _Entry] = {}
         self._written: list[Path] = []
+        self.begun: list[None] = []
+        """Not empty once the list speaks of the files of the plan in hand."""
         self._free: list[dict[str, Tensor]] = []
         with self._explained("store could not be made", self.folder):
             self.folder.mkdir(parents=True, exist_ok=True)
@@ -119,10 +121,17 @@ class OnDisk:
             yield
             self._commit(self._entries | self._changes)
         finally:
-            # After a commit nothing of this is left; else the list does not speak of it.
-            for path in self._written:
+            # After a commit these are old; else the list does not speak of them.
+            written, self._changes, self._written = self._written, {}, []
+            for path in written:
                 _remove(path)
-            self._changes, self._written = {}, []
+
+    def finish(self, plan: Numbers, params: Params) -> bool:  # noqa: ARG002
+        """Whether a plan that was interrupted is carried out; if not, the list speaks of the files before it."""
+        if not self.begun and self._entries:
+            with contextlib.suppress(StoreError):
+                self._list(self._entries)
+        return bool(self.begun)
 
     def aside(self, params: Params) -> Held:
         """In host memory."""
@@ -207,13 +216,17 @@ class OnDisk:
         return len(text).to_bytes(8, "little") + text
 
     def _commit(self, entries: dict[int, _Entry]) -> None:
+        self._list(entries)
+        old = {self.folder / entry.file for slot, entry in self._entries.items() if entries[slot] != entry}
+        kept = {self.folder / entry.file for entry in entries.values()}
+        written = [*old, *(path for path in self._written if path not in kept)]
+        self._entries, self._written, self.begun = entries, written, [None]
+
+    def _list(self, entries: dict[int, _Entry]) -> None:
         listed = {str(slot): entry._asdict() for slot, entry in sorted(entries.items())}
         path = self.folder / _LIST
         with self._explained("the list of slots could not be written", path), replacing(path) as file:
             file.write(json.dumps({"slots": listed}, indent=1).encode())
-        old = {self.folder / entry.file for slot, entry in self._entries.items() if entries[slot] != entry}
-        kept = {self.folder / entry.file for entry in entries.values()}
-        self._entries, self._written = entries, [*old, *(path for path in self._written if path not in kept)]
 
     @contextmanager
     def _explained(self, what: str, path: Path) -> Iterator[None]:

@@ -31,12 +31,9 @@ class Seen(NamedTuple):
     """Which objectives are present, (m,); None for all."""
 
 
-_HAS_RANKS = dist.is_available()
-
-
 def _ranks(group: Group) -> int:
     """How many processes train together, R."""
-    return dist.get_world_size(group) if _HAS_RANKS and dist.is_initialized() else 1
+    return dist.get_world_size(group) if dist.is_available() and dist.is_initialized() else 1
 
 
 def everywhere(fact: bool, device: torch.device, group: Group) -> bool:  # noqa: FBT001
@@ -56,9 +53,6 @@ def mean_losses(values: Tensor, counts: Tensor | None, group: Group) -> Seen:
         counts: This rank's samples of each, (m,); None: as many on every rank.
         group: The processes.
     """
-    alone = not (_HAS_RANKS and dist.is_initialized())
-    if counts is None and alone:  # as in most loops
-        return Seen(values, None, None, None)
     R = _ranks(group)
     here = None if counts is None else counts > 0
     local = values if here is None else torch.where(here, values, 0.0)

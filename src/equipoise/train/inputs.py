@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from equipoise import preference as preferences
 from equipoise.conversion import Conversion
+from equipoise.conversion.protocol import check_planned
 from equipoise.errors import require
 from equipoise.registry import Method, resolve
 from equipoise.units import Unit, Units, Zero
@@ -143,6 +144,7 @@ def choose_method(method: object) -> Method:
     given: object = found.conversion
     planned = isinstance(given, Conversion) and not isinstance(given, type)
     require(planned, "method must have a conversion such as Suffix(), Average() or Last()", given)
+    check_planned(found.conversion)
     require(
         found.conversion.copies is not None,
         "conversion must have a capacity in a training loop: without one every iterate that no other dominates is "

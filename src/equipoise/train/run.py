@@ -5,12 +5,14 @@ step is *taken*. It is *committed* when its losses are on the host: θ⁽ᵗ⁾ 
 is at once, on an accelerator in the next call.
 """
 
+import math
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from typing import Any, Literal, NamedTuple
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
 
 from equipoise.errors import require, warn
@@ -63,6 +65,8 @@ class _Taken(NamedTuple):
     """> 0 where the optimizer itself skipped it."""
     held: bool
     """Whether θ⁽ᵗ⁾ waits in the archive."""
+    fresh: bool
+    """Whether the units are still those of the calls."""
 
 
 class Run:
@@ -150,7 +154,8 @@ class Run:
         f = stack_losses(losses, self.wish.names, len(self.wish.w), self.device)
         if not (torch.is_grad_enabled() and f.requires_grad and f is losses):
             check_graph(losses, f, counted=counts is not None)
-        self.settle()
+        if self._taken is not None or self._unseen or self.archive.busy:
+            self.settle()
         with self.exactly():
             found = self._measure(f, counts)
             if self.course.skips and not is_finite(found.values.wait()):
@@ -164,16 +169,17 @@ class Run:
             if self._pending.calls and not self._pending.waiting and self._cleared():
                 self._pending = Pending()
                 self._count_unstepped()
-            jacobian = None
-            if self.weighting.needs:
-                jacobian = mean_rows(jacobian_rows(f, self.trained()), found.seen, self.course.group)
+            jacobian = self._jacobian(f, found.seen) if self.weighting.needs else None
             scale = self._call_scale(found) if self.open_units else self._there
-            chosen = self.weights.choose(found.seen, scale, jacobian, self._pending, several=self.accumulates)
+            if isinstance(self.weights, Known):
+                chosen = self.weights.next if scale is None else self.weights.next._replace(scale=scale)
+            else:
+                chosen = self.weights.choose(found.seen, scale, jacobian, self._pending, several=self.accumulates)
             scalar = self._scalar(f, found.seen, chosen)
             call = self._pending.add(*found, jacobian, chosen)
             if self.attached is None:
                 self._pending.differentiated(call, lambda: False)
-                self._begin_step(None)
+                self._begin_step(None, aside=not self.at_once)
                 self._end_step(None)
                 return scalar
         assert scalar.grad_fn is not None  # noqa: S101
@@ -189,7 +195,7 @@ class Run:
         require(self.compared in {"", "given"}, rule, found)
         with self._given(losses, counts) as (values, mask):
             self.compared = "given"
-            self._hold()
+            self._hold(aside=False)
             self.archive.commit(*self._in_units(Mean(values, mask)))
 
     def steer(self, losses: Losses, counts: Counts | None) -> None:
@@ -230,17 +236,22 @@ class Run:
     def _measure(self, f: Tensor, counts: Counts | None) -> _Measured:
         # Losses that are looked at again when the step is committed may be overwritten before.
         values = f.detach().to(self.wish.w.dtype, copy=not self.weights.known)
+        if counts is None and not (dist.is_available() and dist.is_initialized()):  # as in most loops
+            return _Measured(Seen(values, None, None, None), fetch(values), None)
         n = None if counts is None else stack_counts(counts, self.wish.names, values)
         seen = mean_losses(values, n, self.course.group)
         return _Measured(seen, fetch(seen.values), None if seen.counts is None else fetch(seen.counts))
 
     def _inspect(self, step: int, found: _Measured, *, floor: bool = True) -> None:
         """Raise or warn of losses that are not finite or too low; waits for them."""
-        values = found.values.wait()
-        if not is_finite(values):
+        values = found.values.tensor if found.values.arrived is None else found.values.wait()
+        if not math.isfinite(float(values.sum())) and not is_finite(values):
             refuse(values, self.labels, step)
         if floor and self.floor.least is not None:
             self.floor.look(values, found.present(), step)
+
+    def _jacobian(self, f: Tensor, seen: Seen) -> Tensor:
+        return mean_rows(jacobian_rows(f, self.trained()), seen, self.course.group)
 
     def _call_scale(self, found: _Measured) -> Scale | None:
         """The units of a call's losses, where these are.
@@ -295,8 +306,13 @@ class Run:
         if not self._pending.calls and self._cleared():
             self.skipped += 1
 
-    def _before_step(self, optimizer: torch.optim.Optimizer) -> None:
-        """Every call whose gradients the step uses is known, and nothing has moved."""
+    def _before_step(self, optimizer: torch.optim.Optimizer, *, searches: bool = False) -> None:
+        """Every call whose gradients the step uses is known, and nothing has moved.
+
+        Args:
+            optimizer: The optimizer.
+            searches: Whether the step may still evaluate a closure, and fail with it: it is recorded when it is over.
+        """
         pending = self._pending
         if not pending.calls and self.skipped > 0:
             optimizer.zero_grad(set_to_none=True)
@@ -308,7 +324,7 @@ class Run:
             found = "that its gradients were cleared before the step" if pending.calls else "none since the last step"
             require(False, rule, found)  # noqa: FBT003
         with self.exactly():
-            self._begin_step(getattr(optimizer, "found_inf", None))
+            self._begin_step(getattr(optimizer, "found_inf", None), aside=searches or not self.at_once)
 
     def _within_step(self, optimizer: torch.optim.Optimizer, closure: Callable[[], Any]) -> Callable[[], Any]:
         """A closure whose first evaluation is the end of the step's calls; the others use its coefficients."""
@@ -317,7 +333,7 @@ class Run:
         def evaluate() -> Any:  # noqa: ANN401
             result = closure()
             if self._within is None:
-                self._before_step(optimizer)
+                self._before_step(optimizer, searches=True)
                 self._within = self._pending.calls[-1].chosen if self._pending.calls else None
             return result
 
@@ -327,33 +343,42 @@ class Run:
         if self._pending.calls:
             with self.exactly():
                 self._end_step(getattr(optimizer, "found_inf", None))
-        self.discard()
+        if self._pending.waiting or self._within is not None or self.skipped or self._first_units is not None:
+            self.discard()
 
-    def _begin_step(self, skipped: Tensor | None) -> None:
+    def _begin_step(self, skipped: Tensor | None, *, aside: bool) -> None:
         """Hold θ⁽ᵗ⁾; where the losses are on the host already, it is entered before it moves.
 
         Args:
             skipped: What a gradient scaler tells an optimizer that skips steps by itself, as fused ones do: > 0.
+            aside: Whether it is entered later, and so copied.
         """
         due = self.course.every is not None and (self.step + 1) % self.course.every == 0
         if self._pending.begun or not due or self.compared == "given":
             return
-        self._hold()
+        self._hold(aside=aside)
         self._pending.begun = True
         self.compared = "steered" if self.steers else "training"
-        if self.at_once and (skipped is None or not bool(skipped > 0)):
+        if not aside and (skipped is None or not bool(skipped > 0)):
             self._enter(self._pending.mean())
 
     def _end_step(self, skipped: Tensor | None) -> None:
         """The optimizer has stepped."""
         pending, self._pending = self._pending, Pending()
-        held = pending.begun and not self.at_once
-        self._taken = _Taken(pending, None if skipped is None else fetch(skipped), held)
+        held = pending.begun and self.archive.held is not None
+        taken = _Taken(pending, None if skipped is None else fetch(skipped), held, not self._moved_units)
+        self._moved_units = False
         self.accumulates = self.accumulates or len(pending.calls) > 1
         self.step += 1
         self._unstepped = 0
+        if self.at_once and skipped is None:
+            self._commit(taken)
+            return
+        self._taken = taken
         if self.at_once:
-            self.settle()
+            self._settle_taken()
+        elif skipped is None and pending.has_arrived() and is_finite(pending.mean().values):
+            self.settle()  # while the device is still busy with the step; an error is left to the next call
 
     def settle(self) -> None:
         """Commit the step that was taken last; raises what was found wrong with its losses or its record."""
@@ -365,16 +390,23 @@ class Run:
         try:
             for step, found in unseen:
                 self._inspect(step, found)
-        except BaseException:
-            if taken is not None:
+        except BaseException as error:
+            if not isinstance(error, Exception):
+                self._taken, self._unseen = taken, unseen  # an interrupt, while they were on their way
+            elif taken is not None:
                 self._undo()
             raise
+        self._taken = taken
+        with self.exactly():
+            self._settle_taken()
+
+    def _settle_taken(self) -> None:
+        taken, self._taken = self._taken, None
         if taken is None:
             return
         if taken.skipped is not None and bool(taken.skipped.wait() > 0):
             self._undo()
-            return
-        with self.exactly():
+        else:
             self._commit(taken)
 
     def _undo(self) -> None:
@@ -383,14 +415,16 @@ class Run:
         self.archive.drop()
 
     def _commit(self, taken: _Taken) -> None:
-        pending, mean = taken.pending, taken.pending.mean()
+        pending, mean = taken.pending, taken.pending.found or taken.pending.mean()
         if taken.held:
             self._enter(mean)
         seen = mean if self.plain else self._in_units(mean)
         if self.open_units:
             self.set_scale(self.units.update(mean.values, self.scale, mean.mask))
-        if not self.steers:
-            self.weights.commit(seen, pending, self._there, fresh=not self._moved_units)
+        if not isinstance(self.weights, Known):
+            self.weights.commit(pending, self._there, fresh=taken.fresh)
+        elif not self.steers:
+            self.weights.update(seen)
         c, weights = self.weights.used(pending.calls[-1].chosen)
         values, mask = mean
         self.coefficients = c if mask is None else torch.where(mask, c, self.coefficients)
@@ -399,9 +433,9 @@ class Run:
         if weights is not None and self.step >= self.balance.due:
             self.balance.look(weights, self.above(self.measured()), self.step)
 
-    def _hold(self) -> None:
+    def _hold(self, *, aside: bool) -> None:
         params, self.statistics = self.params(), {}
-        self.archive.hold(local(params) if self.params.sharded else params, aside=not self.at_once)
+        self.archive.hold(local(params) if self.params.sharded else params, aside=aside)
 
     def _enter(self, mean: Mean) -> None:
         """Record the iterate that is held, compared by the losses of its step or the steered ones."""

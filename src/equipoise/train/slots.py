@@ -2,19 +2,19 @@
 
 import operator
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from typing import NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
 
-from equipoise.conversion.plan import Params, can_average, record_dtype
+from equipoise.conversion.plan import Numbers, Params, can_average, record_dtype
 from equipoise.host import wait_for
 
 __all__ = ["Aside", "Held", "InMemory", "blend", "copy_aside", "in_memory"]
 
 K = TypeVar("K", bound=Hashable)
-_dtype = operator.attrgetter("dtype")
+_dtype, _version = operator.attrgetter("dtype"), operator.attrgetter("_version")
 
 
 class Aside(dict[str, Tensor]):
@@ -64,6 +64,8 @@ class InMemory:
         """Memory for copies of θ: one, or two while a thread still reads the other."""
         self._dtypes = [x.dtype for x in copies[0].values()] if all(map(can_average, copies[0].values())) else None
         """Those of the tensors, if all of them are averaged."""
+        self.begun: list[list[int]] = []
+        """Of every blend of the plan in hand the versions that its slot's tensors had; they tell what was done."""
 
     def read(self, slot: int) -> Params:
         """The tensors in use."""
@@ -72,9 +74,10 @@ class InMemory:
     def blend(self, slot: int, new: Params, mix: float) -> None:
         """In place; θ that was put aside takes the place of what it overwrites, whose memory is then free."""
         tensors = list(new.values())
+        self.begun.append(list(map(_version, self.copies[slot].values())))
         if mix == 1 and isinstance(new, Aside) and all(new is not copy for copy in self.copies):
-            self._free.append(self.copies[slot])
-            self.copies[slot] = new
+            old, self.copies[slot] = self.copies[slot], new
+            self._free.append(old)
         elif list(map(_dtype, tensors)) != self._dtypes:
             blend(self.copies[slot], new, mix)
         elif mix == 1:  # as in most steps
@@ -82,9 +85,20 @@ class InMemory:
         else:
             torch._foreach_lerp_(list(self.copies[slot].values()), tensors, mix)
 
-    def together(self) -> AbstractContextManager[None]:
-        """Nothing fails here that could be undone."""
-        return nullcontext()
+    together = staticmethod(nullcontext)
+    """Nothing fails here that could be undone."""
+
+    def finish(self, plan: Numbers, params: Params) -> bool:
+        """Make what is missing of a plan that was interrupted; False if nothing of it was begun."""
+        changes = [(plan.into, self.copies[plan.other], plan.mix), (plan.write, params, plan.gain)]
+        begun = list(self.begun)
+        for k, (slot, new, mix) in enumerate(change for change in changes if begun and change[-1] > 0):
+            if k == len(begun):
+                self.blend(slot, new, mix)
+            elif self.copies[slot] is not new:
+                old = zip(self.copies[slot].items(), begun[k], strict=True)
+                blend({name: x for (name, x), version in old if x._version == version}, new, mix)
+        return bool(begun)
 
     def aside(self, params: Params) -> Held:
         """In memory like that of the slots, one of which it may become."""

@@ -118,11 +118,17 @@ class Pending:
             self._add_rows(call)
         return lost
 
+    def has_arrived(self) -> bool:
+        """Whether the losses of the calls that count have been copied from their device to the host."""
+        return all(c.values.arrived is not None and c.values.arrived.query() for c in self.calls)
+
     def mean(self) -> Mean:
         """The losses of the calls that count, on the host; waits for them."""
-        if self.found is None:
-            calls = self.calls
-            self.found = mean_of_calls([(c.values.wait(), c.counts and c.counts.wait()) for c in calls])
+        if len(self.calls) == 1 and self.calls[0].counts is None:  # as in most loops
+            values = self.calls[0].values
+            self.found = Mean(values.tensor if values.arrived is None else values.wait(), None)
+        else:
+            self.found = mean_of_calls([(c.values.wait(), c.counts and c.counts.wait()) for c in self.calls])
         return self.found
 
     def jacobian(self) -> Tensor | None:

@@ -129,14 +129,15 @@ class Weighting(Generic[S]):
             if {"gramian": gramian, "jacobian": jacobian}.get(name) is None:
                 raise TypeError(f"{type(self).__name__}.update needs the keyword argument {name!r}")
         seen = see(losses, preference, self.ideal, mask, inclusion, gramian, jacobian)
-        self._check_state(state, seen)
+        if not (isinstance(state, tuple) and state and getattr(state[0], "shape", None) == losses.shape):
+            self._check_state(state, seen)
         c, new = self.step(seen, state)
         if seen.present is not None:
             c = torch.where(seen.present, c, 0.0)
         if not _surely_finite(seen.losses):
             valid = seen.valid
             c, new = torch.where(valid, c, c.nan_to_num(0.0, 0.0, 0.0)), _merged(valid, new, state)
-        return emit(c, losses), new
+        return (_within_half(c) if losses.dtype == torch.float16 else c).to(losses.dtype), new
 
     def foreseen(self, state: S, preference: Tensor) -> Tensor | None:
         """The coefficients (*B, m) that `update` will give, where they do not depend on the losses; else None.
@@ -259,31 +260,7 @@ def _merged(valid: Tensor, new: Any, old: Any) -> Any:  # noqa: ANN401
     return new
 
 
-def emit(coefficients: Tensor, losses: Tensor) -> Tensor:
-    """Coefficients in the dtype of the losses; beyond what half precision holds, the largest that it does."""
-    if losses.dtype == torch.float16:
-        limit = torch.finfo(losses.dtype).max
-        coefficients = coefficients.clamp(-limit, limit)
-    return coefficients.to(losses.dtype)
-
-
-class Observed(NamedTuple):
-    """Gain, weight, valid and present of `Seen`."""
-
-    gain: Tensor
-    weight: Tensor
-    valid: Tensor
-    present: Tensor | None
-
-
-def observe(
-    losses: Tensor,
-    preference: Tensor,
-    ideal: Ideal,
-    mask: Tensor | None,
-    inclusion: Tensor | None = None,
-    **extra: Tensor,
-) -> Observed:
-    """As `see`, for a weighting with its own `update`."""
-    seen = see(losses, preference, ideal, mask, inclusion, **extra)
-    return Observed(seen.gain, seen.weight, seen.valid, seen.present)
+def _within_half(coefficients: Tensor) -> Tensor:
+    """Beyond what half precision holds, the largest that it does."""
+    limit = torch.finfo(torch.float16).max
+    return coefficients.clamp(-limit, limit)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from equipoise import preference as preferences
-from equipoise.batch import constant, fit, fit_mask, known, wide_dtype
+from equipoise.batch import constant, fit, fit_mask, known
 from equipoise.errors import require
 
 __all__ = ["Ideal", "Seen", "check_jacobian", "check_preference", "see", "working_dtype"]
@@ -70,7 +70,7 @@ class Seen(NamedTuple):
 
 def working_dtype(losses: Tensor) -> torch.dtype:
     """float64 for up to 10⁴ objectives where the device has it, else float32."""
-    return torch.float32 if losses.shape[-1] > 10_000 else wide_dtype(losses.device)
+    return torch.float32 if losses.shape[-1] > 10_000 or losses.device.type == "mps" else torch.float64
 
 
 def see(
@@ -83,13 +83,15 @@ def see(
     jacobian: Tensor | None = None,
 ) -> Seen:
     """Check the arguments of `update` and bring them into the form that every weighting uses."""
-    require(losses.ndim >= 1, "losses must have shape (*B, m)", tuple(losses.shape))
-    require(losses.is_floating_point(), "losses must be floating-point numbers", losses.dtype)
+    if losses.ndim == 0 or not losses.is_floating_point():
+        require(losses.ndim >= 1, "losses must have shape (*B, m)", tuple(losses.shape))
+        require(losses.is_floating_point(), "losses must be floating-point numbers", losses.dtype)
     m, dtype = losses.shape[-1], working_dtype(losses)
     check_preference(preference, m)
     values = losses.detach().to(dtype)
-    weight = fit("preference", preference, losses).to(dtype=dtype, device=losses.device)
-    present = fit_mask(mask, losses)
+    weight = preference.detach() if preference.shape == losses.shape else fit("preference", preference, losses)
+    weight = weight.to(dtype=dtype, device=losses.device)
+    present = None if mask is None else fit_mask(mask, losses)
     if inclusion is not None:
         _check_inclusion(inclusion, mask, m)
         inclusion = fit("inclusion", inclusion, losses).to(weight)
@@ -124,35 +126,21 @@ def check_jacobian(jacobian: Tensor, like: Tensor) -> None:
 
 def check_preference(preference: Tensor, m: int) -> None:
     """Raise ValueError unless a preference (*B, m) lies in the simplex; cheap for the one that was checked last."""
-    shape = preference.shape
-    if _LAST.holds(preference) and shape[-1] == m:
+    shape, compiles = preference.shape, torch.compiler.is_compiling()
+    last, version = _CHECKED[0]
+    if not compiles and last() is preference and version == preference._version and shape[-1] == m:
         return
     require(shape[-1:] == (m,), f"preference must have {m} entries, one per objective", tuple(shape))
     tolerance = preferences.tolerance(preference)
     sound = _read(preference, m, lambda w: (w >= 0).all() & ((w.sum(-1) - 1.0).abs() <= tolerance).all())
     if not sound:
         preferences.validate(preference, m)
-    _LAST.take(preference)
+    if not compiles and not preference.is_inference():
+        _CHECKED[0] = weakref.ref(preference), preference._version
 
 
-class _Checked:
-    """The preference that was last found to be one: a run has the same in every step."""
-
-    def __init__(self) -> None:
-        self._held: tuple[weakref.ref[Tensor], int] | None = None
-
-    def holds(self, preference: Tensor) -> bool:
-        """Whether it is this one, unchanged."""
-        held = None if torch.compiler.is_compiling() else self._held
-        return held is not None and held[0]() is preference and held[1] == preference._version
-
-    def take(self, preference: Tensor) -> None:
-        """Remember it, without keeping it alive."""
-        if not torch.compiler.is_compiling() and not preference.is_inference():
-            self._held = weakref.ref(preference), preference._version
-
-
-_LAST = _Checked()
+_CHECKED: list[tuple[Callable[[], Tensor | None], int]] = [(lambda: None, 0)]
+"""The preference that was last found to be one, not kept alive, and its version: a run has the same in every step."""
 
 
 def _check_inclusion(inclusion: Tensor, mask: Tensor | None, m: int) -> None:

@@ -1,17 +1,27 @@
-"""SelfTuned: Tchebycheff weights by feedback, with a gain that is measured while training."""
+"""SelfTuned: Tchebycheff weights by feedback, with a gain that is measured while training.
 
+Every formula is here twice: by torch for a batch of runs, and right after it, with `_single` in its name, by numpy for
+one run on the host. A training step has one run, and numpy needs an eighth of the time for it. Change both together: a
+test compares them.
+"""
+
+import math
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
-from equipoise.batch import check_non_negative, check_positive, check_state, constant, fit, known
+from equipoise.batch import check_non_negative, check_positive, constant, known
 from equipoise.errors import require
-from equipoise.simplex import local_step
-from equipoise.weighting.protocol import Ideal, Weighting, emit, observe, working_dtype
+from equipoise.simplex import Array, local_step, local_step_single, uniform
+from equipoise.weighting.protocol import Ideal, Seen, Weighting, keep, working_dtype
 
 __all__ = ["SelfTuned", "SelfTunedState"]
+
+Flags = NDArray[np.bool_]
 
 PRIOR = 0.1
 """How much var(λ) the initial gain is worth."""
@@ -25,6 +35,8 @@ RISE, REST = 0.05, 0.005
 """A relative rise of a gain that is a conflict, and a fall below which it is at rest."""
 HUGE = 1e30
 """A ratio to a gain that began at or below 0 must stay finite."""
+TINY = float(np.finfo(np.float64).tiny)
+"""The least divisor, in float64."""
 
 
 class SelfTunedState(NamedTuple):
@@ -58,6 +70,67 @@ class SelfTunedState(NamedTuple):
     """The step until which the floor is full, (*B, 1)."""
     steps: Tensor
     """t, (*B, 1)."""
+
+
+@dataclass(slots=True)
+class _Single:
+    """The state of one run on the host: arrays for (*B, m) and floats for (*B, 1). A step changes it in place."""
+
+    dual: Array
+    used: Array
+    anchor: Array
+    deviation: Array
+    level: Array
+    averages: Array
+    """Running means: of the gains slow, fast and quick, of their size, of λ and of Δd, (6, m)."""
+    start: Array
+    noise: float
+    var: float
+    cov: float
+    pace: float
+    youth: float
+    steps: float
+
+    @classmethod
+    def read(cls, state: SelfTunedState) -> Self:
+        """The numbers of a state; a RuntimeError if its tensors cannot be read, as under vmap."""
+        var, cov = state.response.tolist()
+        return cls(
+            dual=state.dual.numpy(),
+            used=state.used.numpy(),
+            anchor=state.anchor.numpy(),
+            deviation=state.deviation.numpy(),
+            level=state.level.numpy(),
+            averages=np.concatenate((state.means.numpy().T, state.size.numpy()[None], state.centre.numpy().T)),
+            start=state.start.numpy(),
+            noise=state.noise.item(),
+            var=var,
+            cov=cov,
+            pace=state.pace.item(),
+            youth=state.youth.item(),
+            steps=state.steps.item(),
+        )
+
+    def write(self) -> SelfTunedState:
+        """A state with these numbers."""
+        numbers = np.array((self.noise, self.var, self.cov, self.pace, self.youth, self.steps))
+        tensor, averages = torch.from_numpy, self.averages
+        return SelfTunedState(
+            dual=tensor(self.dual),
+            used=tensor(self.used),
+            anchor=tensor(self.anchor),
+            deviation=tensor(self.deviation),
+            level=tensor(self.level),
+            means=tensor(averages[:3].T),
+            size=tensor(averages[3]),
+            centre=tensor(averages[4:].T),
+            noise=tensor(numbers[:1]),
+            response=tensor(numbers[1:3]),
+            pace=tensor(numbers[3:4]),
+            start=tensor(self.start),
+            youth=tensor(numbers[4:5]),
+            steps=tensor(numbers[5:]),
+        )
 
 
 @dataclass(frozen=True)
@@ -147,28 +220,36 @@ class SelfTuned(Weighting[SelfTunedState]):
             steps=one.clone(),
         )
 
-    def update(
-        self,
-        losses: Tensor,
-        state: SelfTunedState,
-        preference: Tensor,
-        *,
-        mask: Tensor | None = None,
-        inclusion: Tensor | None = None,
-        **extra: Tensor,
-    ) -> tuple[Tensor, SelfTunedState]:
-        """Coefficients λ⁽ᵗ⁾ ∘ w, shape (*B, m), and the state with λ⁽ᵗ⁺¹⁾."""
-        gain, weight, valid, present = observe(losses, preference, self.ideal, mask, inclusion, **extra)
-        check_state(state.dual, losses)
-        coefficients = emit(state.dual * weight, losses)
-        odds = None if inclusion is None else fit("inclusion", inclusion, losses).to(gain)
-        size, new = self._measured(state, gain if odds is None else gain * odds, present)
-        new = self._moved(new, size, present, odds)
-        if present is not None:
-            valid = valid & present.any(-1, keepdim=True)
-        if known(valid.all()) is not True:
-            new = SelfTunedState(*(torch.where(_fitted(valid, b), b, a) for a, b in zip(state, new, strict=True)))
-        return coefficients, new
+    def step(self, seen: Seen, state: SelfTunedState) -> tuple[Tensor, SelfTunedState]:
+        """Coefficients λ⁽ᵗ⁾ ∘ w/π, and the state with λ⁽ᵗ⁺¹⁾."""
+        new = self._next_single(seen, state)
+        if new is None:
+            odds, present = seen.inclusion, seen.present
+            if odds is not None and present is not None:
+                odds = odds.masked_fill(~present, 1.0)  # an absent objective may have any
+            size, measured = self._measured(state, seen.w * seen.losses, present)
+            new = self._moved(measured, size, present, odds)
+            if present is not None:
+                new = keep(present.any(-1, keepdim=True), new, state)
+        return state.dual * seen.weight, new
+
+    def _next_single(self, seen: Seen, state: SelfTunedState) -> SelfTunedState | None:
+        """The next state of one run on the host. None: it is not one, and numpy cannot read it."""
+        if torch.compiler.is_compiling() or seen.losses.ndim != 1 or seen.losses.dtype != torch.float64:
+            return None
+        try:
+            w = seen.weight if seen.inclusion is None else seen.w
+            gain, now = (w * seen.losses).numpy(), _Single.read(state)
+            present = None if seen.present is None else seen.present.numpy()
+            odds = None if seen.inclusion is None else seen.inclusion.numpy()
+        except (RuntimeError, TypeError):  # under vmap, or on another device
+            return None
+        with np.errstate(all="ignore"):
+            if not (gain.dot(gain) < math.inf or np.isfinite(gain).all()) or not (present is None or present.any()):
+                return state
+            size = self._measured_single(now, gain, present)
+            self._moved_single(now, size, present, odds)
+        return now.write()
 
     def foreseen(self, state: SelfTunedState, preference: Tensor) -> Tensor:
         """λ⁽ᵗ⁾ ∘ w."""
@@ -219,6 +300,35 @@ class SelfTuned(Weighting[SelfTunedState]):
             steps=t,
         )
 
+    def _measured_single(self, now: _Single, gain: Array, present: Flags | None) -> float:
+        m, mean = len(gain), uniform(len(gain)).dot
+        t = now.steps = now.steps + 1
+        # 1 minus the rates, in the order of `averages`; of noise and response.
+        slow, fast, quick, tenth = max(1 - 2 / t, 0.0), max(1 - 8 / t, 0.0), min(1 - 1 / t, 0.7), min(1 - 1 / t, 0.9)
+        recent = 0.0 if t <= 2 else min(1 - 1 / (t - 1), 0.99)
+        memory = max(1 - 4 / t, 0.0)
+        level, usual = self._level_single(now, gain, present)
+        absolute = np.abs(level)
+        size = float(mean(absolute))
+        size = max(size - (size - usual) * tenth, TINY)
+        d = level / size
+        d -= float(mean(d))
+        change = d - now.deviation
+
+        energy, most = float(change.dot(change)) / m, OUTLIER * max(now.noise, CALM)
+        if energy > most and t > 2:
+            change *= math.sqrt(most / energy)
+            energy, d = most, now.deviation + change
+        seen = np.concatenate((level, level, level, absolute, now.used, change)).reshape(6, m)
+        off = seen - now.averages
+        var, cov = off[4:].dot(off[4]).tolist()
+        off *= np.array((slow, fast, quick, tenth, recent, recent)).reshape(6, 1)
+        seen -= off
+        now.deviation, now.level, now.averages = d, level, seen
+        now.noise = energy - (energy - now.noise) * memory
+        now.var, now.cov = var + now.var * memory, cov + now.cov * memory
+        return size
+
     def _level(self, state: SelfTunedState, gain: Tensor, present: Tensor | None) -> Tensor:
         """The gains without spikes; the last ones of objectives that are absent, (*B, m)."""
         cap = self.spike * torch.maximum(state.size, state.size.mean(-1, keepdim=True))
@@ -227,6 +337,18 @@ class SelfTuned(Weighting[SelfTunedState]):
             return level
         mean = level.sum(-1, keepdim=True) / present.sum(-1, keepdim=True).clamp_min(1)
         return torch.where(present, level, torch.where(state.steps > 0, state.level, mean))
+
+    def _level_single(self, now: _Single, gain: Array, present: Flags | None) -> tuple[Array, float]:
+        """Also the mean of the sizes."""
+        sizes, level = now.averages[3], gain
+        usual = float(uniform(len(gain)).dot(sizes))
+        if not math.sqrt(gain.dot(gain)) <= self.spike * usual:  # else no gain is beyond its cap
+            cap = self.spike * np.maximum(sizes, usual)
+            level = np.minimum(np.maximum(gain, -cap), cap)
+        if present is None:
+            return level, usual
+        mean = float(np.add.reduce(level)) / np.count_nonzero(present)
+        return np.where(present, level, now.level if now.steps > 1 else mean), usual
 
     def _moved(
         self, state: SelfTunedState, size: Tensor, present: Tensor | None, odds: Tensor | None
@@ -245,6 +367,19 @@ class SelfTuned(Weighting[SelfTunedState]):
         dual = local_step(anchor, rho * d, low)
         return state._replace(dual=dual, used=state.dual, anchor=anchor, pace=pace, start=start, youth=youth)
 
+    def _moved_single(self, now: _Single, size: float, present: Flags | None, odds: Array | None) -> None:
+        t, d = now.steps, now.deviation
+        rho, low = self._gain_single(now), self._floor_single(now)
+        pace = rho / (size * max(2 * math.sqrt(t), self.rest))
+        now.pace = pace if t == 1 else min(pace, now.pace * (t / (t - 1)) ** 8)
+        push = (now.pace * size) * d
+        if present is not None:
+            push = np.where(present, push if odds is None else push / odds, 0.0)
+        if not push.dot(push) <= 0.25**2:  # else no entry is beyond the limits
+            push = np.minimum(np.maximum(push, -0.25), 0.25)
+        now.anchor = local_step_single(now.anchor, push, low)
+        now.used, now.dual = now.dual, local_step_single(now.anchor, rho * d, low)
+
     def _gain(self, state: SelfTunedState) -> Tensor:
         """ρ, (*B, 1): a tenth of the measured stability limit, less where noise would move λ too far."""
         h = state.anchor.clamp_min(1 / state.anchor.shape[-1])
@@ -254,6 +389,14 @@ class SelfTuned(Weighting[SelfTunedState]):
         kappa = torch.rsub(cov, PRIOR * h.shape[-1] / self.initial, alpha=1 / self.target) / (var + PRIOR)
         limit = torch.maximum(kappa * reach, state.noise.sqrt() * (0.5 * h.shape[-1] ** 0.5 / self.jitter))
         return limit.clamp(1 / MOST, 1 / LEAST).reciprocal()
+
+    def _gain_single(self, now: _Single) -> float:
+        m = len(now.anchor)
+        h = np.maximum(now.anchor, uniform(m))
+        reach = float(h.dot(h)) / (m * float(uniform(m).dot(h)))
+        kappa = (PRIOR * m / self.initial - now.cov / self.target) / (now.var + PRIOR)
+        limit = max(kappa * reach, math.sqrt(now.noise * m) * (0.5 / self.jitter))
+        return 1 / min(max(limit, 1 / MOST), 1 / LEAST)
 
     def _floor(self, state: SelfTunedState) -> tuple[Tensor | None, Tensor, Tensor]:
         """The least λ, None for 0, and the gains at the start, (*B, m); the step until which the floor is full."""
@@ -269,7 +412,7 @@ class SelfTuned(Weighting[SelfTunedState]):
         rise = rise / (RISE + 2 * (state.noise * (8 / t).clamp_max(1.0)).sqrt())
         settled = (rise > 1) | (trend.amin(-1, keepdim=True) > -REST)
         start = torch.where(t <= 3, torch.maximum(state.start, quick), state.start)
-        left = (quick / start.clamp_min(tiny)).clamp(-HUGE, HUGE)
+        left = quick / start.clamp_min(tiny)
         ended = (left.amax(-1, keepdim=True) <= FALLEN) & (state.youth >= self.youth)
         youth = torch.where(ended, (self.patience * t).clamp(YOUNG, max(YOUNG, self.youth)), state.youth)
         youth = torch.where(settled & (t >= YOUNG), torch.minimum(youth, t), youth)
@@ -279,6 +422,33 @@ class SelfTuned(Weighting[SelfTunedState]):
         most = (quick.amax(-1, keepdim=True) / start.amax(-1, keepdim=True).clamp_min(tiny)).clamp_max(HUGE)
         heeded = left / (0.1 * self.slack * most).clamp_min(tiny) - 10
         return heeded.clamp(0.0, 1.0) * full, start, youth
+
+    def _floor_single(self, now: _Single) -> Array | None:
+        if self.youth == 0:
+            return None
+        t, slow, fast, quick = now.steps, now.averages[0], now.averages[1], now.averages[2]
+        trend = fast / np.maximum(slow, TINY)
+        rise = trend.item(trend.argmax()) - 1
+        if t > now.youth and rise >= 0:
+            return None
+        rise /= RISE + 2 * math.sqrt(now.noise * min(8 / t, 1.0))
+        settled = rise > 1 or trend.item(trend.argmin()) - 1 > -REST
+        start = now.start
+        if t <= 3:
+            start = now.start = np.maximum(start, quick)
+        left = quick / np.maximum(start, TINY)
+        if left.item(left.argmax()) <= FALLEN and now.youth >= self.youth:
+            now.youth = min(max(self.patience * t, YOUNG), max(YOUNG, self.youth))
+        if settled and t >= YOUNG:
+            now.youth = min(now.youth, t)
+        gate = 1.0 if t < YOUNG else min(max((t < now.youth) - rise, 0.0), 1.0)
+        full = uniform(len(left)) * (min(now.youth / t, 1.0) ** 2 * gate)
+        most = min(quick.item(quick.argmax()) / max(start.item(start.argmax()), TINY), HUGE)
+        tenth = max(0.1 * self.slack * most, TINY)
+        if left.item(left.argmin()) >= 11 * tenth:  # all are heeded, as in most steps
+            return full
+        floor: Array = np.minimum(np.maximum(left / tenth - 10, 0.0), 1.0) * full
+        return floor
 
 
 def _rates(t: Tensor) -> Tensor:
@@ -290,8 +460,3 @@ def _rates(t: Tensor) -> Tensor:
     numerator, delay = constant((4.0, 2.0, 8.0, 1.0, 1.0, 1.0), t), constant((0.0, 0.0, 0.0, 0.0, 0.0, 1.0), t)
     least = constant((0.0, 0.0, 0.0, 0.3, 0.1, 0.01), t)
     return torch.maximum(numerator / (t - delay), least).clamp_max(1.0)
-
-
-def _fitted(flag: Tensor, tensor: Tensor) -> Tensor:
-    """A flag (*B, 1) ready to meet a tensor of the state."""
-    return flag.reshape(flag.shape + (1,) * (tensor.ndim - flag.ndim))
