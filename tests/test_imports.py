@@ -13,8 +13,8 @@ ROOT = Path(equipoise.__file__).parent
 # simplex, preference ← weighting, conversion ← solver, train, federated ← flower, experiments ← cli.
 # A part may import from the layers before its own, and from itself.
 LAYERS = [
-    {"errors", "atomic", "host"},
-    {"batch"},
+    {"errors", "host"},
+    {"batch", "atomic"},
     {"simplex", "preference", "minnorm", "state", "transform", "units"},
     {"boxqp", "theory"},
     {"weighting", "conversion", "problems", "metrics"},

@@ -2,7 +2,7 @@
 
 from equipoise import datasets, federated, metrics, preference, problems, simplex, state, theory, train, units
 from equipoise.conversion import Adaptive, Average, Conversion, Last, Suffix
-from equipoise.errors import EquipoiseError, NonFiniteLossError, StateMismatchError, StoreError
+from equipoise.errors import DamagedFileError, EquipoiseError, NonFiniteLossError, StateMismatchError, StoreError
 from equipoise.registry import Method, default, group_dro, methods
 from equipoise.simplex import Box, Entropic, Euclidean, PNorm
 from equipoise.solver import Run, Solution, solve, solve_many
@@ -51,6 +51,7 @@ __all__ = [
     "Box",
     "CAGrad",
     "Conversion",
+    "DamagedFileError",
     "Entropic",
     "EquipoiseError",
     "Euclidean",

@@ -1,38 +1,325 @@
-"""Files that are either the old ones or the whole new ones, whatever happens in between."""
+"""Files that are whole or refused: written in one move, checked when they are read."""
 
+import contextlib
+import errno
+import glob
+import hashlib
+import io
+import json
 import os
-import tempfile
-from collections.abc import Iterator
+import secrets
+import stat
+import struct
+import sys
+import zipfile
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from pathlib import Path
-from typing import BinaryIO
+from pathlib import Path, PurePosixPath
+from typing import Any, BinaryIO
 
-__all__ = ["replacing"]
+from equipoise.errors import DamagedFileError
+
+if sys.platform != "win32":
+    import fcntl
+
+__all__ = ["check_zip", "parse_json", "read_json", "release_lock", "replacing", "sealed_zip", "take_lock", "write_json"]
+
+LARGEST_JSON = 1 << 26
+"""Bytes. No JSON file of this library comes near."""
+DEEPEST_JSON = 32
+_BINARY = getattr(os, "O_BINARY", 0)
+_NO_FOLLOW = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
 
 
 @contextmanager
 def replacing(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
     """A file to write to, under a temporary name beside `path`, that is moved to `path` at the end.
 
-    If anything fails before, it is removed, and a file that was at `path` stays. Missing folders are made.
+    If anything fails before, it is removed, and a file that was at `path` stays, else it gives the new one its
+    permissions. A link is followed. Missing folders are made. What a killed process left of the same file is removed.
+
+    Raises:
+        OSError: The file cannot be written; `strerror` says why, `filename` is the path.
     """
-    target = Path(path)
-    target.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.", suffix=".part")
+    target = Path(os.path.realpath(path))
+    with _naming(path):
+        mode = _permissions(target)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        _remove_stale_parts(target)
+        handle, temporary = _new_part(target, mode)
+    raw = _Remembering(handle, "wb")
     try:
-        with os.fdopen(handle, "wb") as file:
-            yield file
+        file = io.BufferedWriter(raw)
+        yield file
+        with _naming(path):
             file.flush()
-            os.fsync(file.fileno())
-        Path(temporary).chmod(0o666 & ~_umask())
-        Path(temporary).replace(target)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
+            raw.check()
+            os.fsync(handle)
+            if sys.platform == "win32":
+                raw.close()  # an open file cannot be moved there
+            temporary.replace(target)
+    except BaseException as error:
+        raw.close()  # before the buffer is: it would write again
+        temporary.unlink(missing_ok=True)
+        if isinstance(error, Exception) and raw.failure is not None:
+            # A library may turn the error of a write into another one.
+            raise OSError(raw.failure.errno, raw.failure.strerror, str(path)) from error
         raise
+    finally:
+        raw.close()  # last: this ends the lock
 
 
-def _umask() -> int:
-    """What a new file of this process may not be; it can only be read by setting it."""
-    mask = os.umask(0o022)
-    os.umask(mask)
-    return mask
+class _Remembering(io.FileIO):
+    """A file that remembers the error of a write."""
+
+    failure: OSError | None = None
+
+    def write(self, data: Any, /) -> int:  # noqa: ANN401
+        """As that of any file."""
+        try:
+            return super().write(data)
+        except OSError as error:
+            self.failure = error
+            raise
+
+    def check(self) -> None:
+        """Raise the error of an earlier write, which somebody may have caught."""
+        if self.failure is not None:
+            raise self.failure
+
+
+@contextmanager
+def _naming(path: str | os.PathLike[str]) -> Iterator[None]:
+    """Errors name the file that is to be written, not its temporary name."""
+    try:
+        yield
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(path)) from error
+
+
+def _permissions(target: Path) -> int | None:
+    """The permission bits of a file that is there."""
+    try:
+        found = target.lstat()
+    except FileNotFoundError:
+        return None
+    if not stat.S_ISREG(found.st_mode):
+        raise OSError(errno.EINVAL, "only a regular file can be replaced")
+    return stat.S_IMODE(found.st_mode) & 0o777
+
+
+def _new_part(target: Path, mode: int | None) -> tuple[int, Path]:
+    """A new file beside the target, and locked: a process that is killed loses the lock, and the part is stale."""
+    while True:
+        part = target.with_name(f".{target.name}.{secrets.token_hex(4)}.part")
+        handle = os.open(part, os.O_CREAT | os.O_EXCL | os.O_RDWR | _BINARY, 0o666 if mode is None else mode)
+        if sys.platform == "win32":
+            return handle, part
+        with contextlib.suppress(OSError):  # a file system without locks
+            fcntl.flock(handle, fcntl.LOCK_EX)
+        if os.fstat(handle).st_nlink:  # else another writer had the lock first and removed the part as stale
+            if mode is not None:
+                os.fchmod(handle, mode)
+            return handle, part
+        os.close(handle)
+
+
+def _remove_stale_parts(target: Path) -> None:
+    """Remove parts that nobody holds the lock of. Links, and files that are not ours, stay."""
+    if sys.platform == "win32":
+        return
+    for part in target.parent.glob(f".{glob.escape(target.name)}.*.part"):
+        with contextlib.suppress(OSError):
+            handle = os.open(part, os.O_RDONLY | _NO_FOLLOW)
+            try:
+                found = os.fstat(handle)
+                if stat.S_ISREG(found.st_mode) and found.st_uid == os.geteuid() and found.st_nlink == 1:
+                    fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    part.unlink()
+            finally:
+                os.close(handle)
+
+
+def take_lock(path: str | os.PathLike[str]) -> int:
+    """Lock a file, which then holds the number of this process. The lock ends with the process, whatever ends it.
+
+    Where the file system has no locks, nothing is locked.
+
+    Returns:
+        The handle, for `release_lock`.
+
+    Raises:
+        BlockingIOError: Another process holds the lock; `strerror` names it.
+        OSError: The file is a link, or holds something else than the number of a process: it is left as it is.
+    """
+    try:
+        handle = os.open(path, os.O_RDWR | os.O_CREAT | _NO_FOLLOW, 0o666)
+    except OSError as error:
+        reason = "the lock must not be a link" if error.errno == errno.ELOOP else error.strerror
+        raise OSError(error.errno, reason, str(path)) from error
+    try:
+        _lock_handle(handle, _holder(handle, str(path)), str(path))
+        os.ftruncate(handle, 0)
+        os.lseek(handle, 0, os.SEEK_SET)
+        os.write(handle, str(os.getpid()).encode())
+    except BaseException:
+        os.close(handle)
+        raise
+    return handle
+
+
+def _holder(handle: int, path: str) -> str:
+    """The process whose number a lock holds."""
+    found = os.read(handle, 32) if stat.S_ISREG(os.fstat(handle).st_mode) else b"another kind of file"
+    if found and not found.isdigit():
+        raise OSError(errno.EEXIST, "the lock must be a file of this library; found another one", path)
+    return found.decode() or "unknown"
+
+
+def _lock_handle(handle: int, holder: str, path: str) -> None:
+    if sys.platform != "win32":
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise BlockingIOError(error.errno, f"open in process {holder}", path) from None
+        except OSError:
+            pass
+
+
+def release_lock(handle: int, owner: int) -> None:
+    """End a lock, unless this is a forked process: it has the lock too, and must not undo it.
+
+    Args:
+        handle: From `take_lock`.
+        owner: The process that took it.
+    """
+    if os.getpid() != owner:
+        return
+    if sys.platform != "win32":
+        with contextlib.suppress(OSError):
+            fcntl.flock(handle, fcntl.LOCK_UN)  # of every process that has it
+    os.close(handle)
+
+
+def write_json(path: str | os.PathLike[str], content: Mapping[str, Any]) -> None:
+    """Write a JSON object with the SHA-256 of its canonical form as the field "sha256".
+
+    Raises:
+        ValueError: A number is not finite, or there is a field "sha256".
+    """
+    if "sha256" in content:
+        raise ValueError(f"content must not have a field 'sha256'; found {content['sha256']!r}")
+    with replacing(path) as file:
+        file.write(json.dumps({**content, "sha256": _digest(content)}, sort_keys=True, indent=1).encode())
+
+
+def read_json(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """The content of a file of `write_json`.
+
+    Raises:
+        DamagedFileError: The file is not what was written; the message names it.
+        FileNotFoundError: There is none.
+    """
+    with Path(path).open("rb") as file:
+        data = file.read(LARGEST_JSON + 1)
+    try:
+        content = parse_json(data)
+        if not isinstance(content, dict):
+            raise ValueError("a JSON object is needed; found another value")  # noqa: TRY004, TRY301
+        found, here = content.pop("sha256", None), _digest(content)
+    except ValueError as error:
+        raise DamagedFileError(f"{os.fspath(path)} is damaged: {error}") from None
+    if found != here:
+        raise DamagedFileError(f"{os.fspath(path)} is damaged: its content must have SHA-256 {found}; found {here}")
+    return content
+
+
+def parse_json(data: bytes) -> Any:  # noqa: ANN401
+    """The value of a JSON text of a stranger: not too long, not too deep, every whole number within those of a float.
+
+    Raises:
+        DamagedFileError: It is not; the message says why.
+    """
+    if len(data) > LARGEST_JSON:
+        raise DamagedFileError(f"a JSON file must have at most {LARGEST_JSON} bytes; found more")
+    try:
+        content = json.loads(data)
+    except RecursionError:
+        raise DamagedFileError(f"JSON must be nested at most {DEEPEST_JSON} deep; found more") from None
+    except ValueError:
+        raise DamagedFileError("not a whole JSON file") from None
+    level = [content]
+    for _ in range(DEEPEST_JSON + 1):
+        if any(isinstance(one, int) and one.bit_length() > sys.float_info.max_exp - 1 for one in level):
+            raise DamagedFileError("a number must not be larger than a float can be; found one that is")
+        level = [
+            inner
+            for one in level
+            if isinstance(one, dict | list)
+            for inner in (one.values() if isinstance(one, dict) else one)
+        ]
+        if not level:
+            return content
+    raise DamagedFileError(f"JSON must be nested at most {DEEPEST_JSON} deep; found more")
+
+
+def _digest(content: Mapping[str, Any]) -> str:
+    text = json.dumps(content, sort_keys=True, separators=(",", ":"), allow_nan=False)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+@contextmanager
+def sealed_zip(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
+    """As `replacing`, for `torch.save` or `numpy.savez`; the SHA-256 of all that is written becomes the zip's comment.
+
+    The checksums that a zip file has by itself do not cover its directory. Any reader of zip files reads this one.
+    """
+    with replacing(path) as file:
+        yield file
+        file.seek(-2, os.SEEK_END)  # the length of the comment, 0 until now
+        file.write(_SEAL_SIZE.to_bytes(2, "little"))
+        file.flush()
+        with os.fdopen(os.dup(file.fileno()), "rb") as written:
+            written.seek(0)
+            seal = _SEAL + hashlib.file_digest(written, "sha256").hexdigest().encode()
+        file.seek(0, os.SEEK_END)
+        file.write(seal)
+
+
+_SEAL = b"sha256="
+_SEAL_SIZE = len(_SEAL) + 64
+
+
+def check_zip(path: str | os.PathLike[str]) -> None:
+    """Check a file of `sealed_zip` before anything in it is believed.
+
+    Parts must have plain, different names and not be compressed, so that none is larger than the file.
+
+    Raises:
+        DamagedFileError: The file is truncated, altered, or something else; the message names it.
+        FileNotFoundError: There is none.
+    """
+    with Path(path).open("rb") as file:
+        size = file.seek(0, os.SEEK_END)
+        file.seek(max(0, size - _SEAL_SIZE))
+        found, digest, rest = file.read(), hashlib.sha256(), max(0, size - _SEAL_SIZE)
+        file.seek(0)
+        while rest and (chunk := file.read(min(rest, 1 << 20))):
+            digest.update(chunk)
+            rest -= len(chunk)
+        try:
+            if found != _SEAL + digest.hexdigest().encode():
+                raise ValueError(f"it must end with its SHA-256, {digest.hexdigest()}; found another end")  # noqa: TRY301
+            with zipfile.ZipFile(file) as archive:
+                _check_parts(archive.infolist(), size)
+        except (zipfile.BadZipFile, ValueError, RuntimeError, EOFError, OverflowError, struct.error) as error:
+            raise DamagedFileError(f"{os.fspath(path)} is damaged, or not a file of this library: {error}") from None
+
+
+def _check_parts(parts: list[zipfile.ZipInfo], size: int) -> None:
+    names = [part.filename for part in parts]
+    plain = all(name == str(PurePosixPath(name)) and not name.startswith(("/", "../")) for name in names)
+    if not plain or len(set(names)) < len(names) or any("/../" in name or "\\" in name for name in names):
+        raise ValueError("its parts must have plain, different names")
+    if any(part.compress_type != zipfile.ZIP_STORED for part in parts) or sum(p.file_size for p in parts) > size:
+        raise ValueError("its parts must not be compressed")

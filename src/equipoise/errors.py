@@ -7,6 +7,7 @@ from types import FrameType, FunctionType
 
 __all__ = [
     "BalanceWarning",
+    "DamagedFileError",
     "EquipoiseError",
     "IdealPointWarning",
     "NonFiniteLossError",
@@ -98,6 +99,21 @@ class StateMismatchError(EquipoiseError):
         Traceback (most recent call last):
             ...
         equipoise.errors.StateMismatchError: state belongs to another configuration: missing [], unknown ['dual', ...]
+    """
+
+
+class DamagedFileError(EquipoiseError):
+    """A file is not what was written; the message names the file and says what is wrong.
+
+    Examples:
+        >>> import pathlib, tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     path = pathlib.Path(folder, "run.pt")
+        ...     written = path.write_bytes(b"something else")
+        ...     eq.train.load(path)
+        Traceback (most recent call last):
+            ...
+        equipoise.errors.DamagedFileError: ...run.pt is damaged, or not a file of this library: ...
     """
 
 

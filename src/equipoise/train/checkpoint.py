@@ -9,20 +9,23 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from equipoise.atomic import replacing
+from equipoise.atomic import check_zip, sealed_zip
 from equipoise.errors import StateMismatchError
 
-__all__ = ["check_configuration", "check_tensors", "describe", "save"]
+__all__ = ["check_configuration", "check_tensors", "describe", "load", "save"]
 
 
 def save(checkpoint: object, path: str | os.PathLike[str]) -> None:
-    """Write a checkpoint with `torch.save` under a temporary name, then move it into place.
+    """Write a checkpoint with `torch.save` and its SHA-256 under a temporary name, then move it into place.
 
     Whatever happens in between, a file that was there before stays readable.
 
     Args:
         checkpoint: What to save, such as a dictionary of `state_dict()`s.
-        path: The file; `torch.load(path, weights_only=True)` reads it.
+        path: The file; `load` reads it. If it is there already, it keeps its permissions.
+
+    Raises:
+        OSError: The file cannot be written; the message names it.
 
     Examples:
         >>> import pathlib, tempfile
@@ -30,10 +33,34 @@ def save(checkpoint: object, path: str | os.PathLike[str]) -> None:
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     path = pathlib.Path(folder, "run.pt")
         ...     eq.train.save({"mol": mol.state_dict()}, path)
-        ...     mol.load_state_dict(torch.load(path, weights_only=True)["mol"])
+        ...     mol.load_state_dict(eq.train.load(path)["mol"])
     """
-    with replacing(path) as file:
+    with sealed_zip(path) as file:
         torch.save(checkpoint, file)
+
+
+def load(path: str | os.PathLike[str], *, map_location: Any = None, mmap: bool = False) -> Any:  # noqa: ANN401
+    """Read a file of `save`: check its SHA-256, then `torch.load(path, weights_only=True)`.
+
+    Args:
+        path: The file.
+        map_location: As in `torch.load`: where tensors go, such as "cpu".
+        mmap: As in `torch.load`: tensors stay in the file until they are used.
+
+    Raises:
+        DamagedFileError: The file was altered or truncated, or is no checkpoint; the message names it.
+        FileNotFoundError: There is none.
+
+    Examples:
+        >>> import pathlib, tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     path = pathlib.Path(folder, "run.pt")
+        ...     eq.train.save({"epoch": 3, "model": torch.nn.Linear(1, 1).state_dict()}, path)
+        ...     eq.train.load(path)["epoch"]
+        3
+    """
+    check_zip(path)
+    return torch.load(path, map_location, weights_only=True, mmap=mmap)
 
 
 def describe(**parts: object) -> dict[str, str]:
