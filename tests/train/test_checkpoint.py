@@ -1,5 +1,6 @@
 """Runs that are interrupted: resumed bit for bit, refused where they do not belong, never half written."""
 
+import copy
 import io
 import os
 import re
@@ -149,6 +150,58 @@ def test_a_checkpoint_of_another_model(toy, preference):
     mol = eq.MultiObjective(torch.nn.Linear(3, 2), None, preference, method=(eq.OMD(), ADAPTIVE))
     with pytest.raises(eq.StateMismatchError, match=r"parameters must be \{'weight': \(\(2, 3\)"):
         mol.load_state_dict(saved)
+
+
+def test_a_state_stays_as_it_is_while_the_run_goes_on(toy, preference):
+    run = toy()
+    mol = eq.MultiObjective(run.model, run.optimizer, preference)
+    run.run(mol, 20)
+    kept = mol.state_dict()
+    copied = copy.deepcopy(kept)
+    run.run(mol, 20, 20)
+    assert_same(kept["tensors"], copied["tensors"])
+    assert kept["history"] == copied["history"]
+
+
+@pytest.mark.parametrize(
+    ("entries", "message"),
+    [
+        ({"step": -1}, "found step = -1"),
+        ({"step": "12"}, "found step = 12"),
+        ({"recorded": 1.5}, r"found recorded = 1\.5"),
+        ({"compared": "so"}, "found compared = so"),
+        ({"steers": None, "accumulates": 2}, "found accumulates = 2, steers = None"),
+        ({"statistics": {"mean": 3}}, "found statistics"),
+        ({"history": [[1.0, 2.0]]}, "a history of rows of 10 numbers"),
+        ({"weighting.dual": [torch.nan, 0.5, 0.5]}, r"found weights = \[nan"),
+        ({"weighting.dual": [0.5, 0.5, 0.5]}, r"found weights = \[0\.5"),
+        ({"following": [torch.inf, 0.5, 0.5]}, "found coefficients"),
+        ({"coefficients": [torch.nan, 0.5, 0.5]}, "found coefficients"),
+    ],
+)
+def test_values_that_no_run_has_are_refused_before_anything_changes(entries, message, toy, preference):
+    run = toy()
+    mol = eq.MultiObjective(run.model, run.optimizer, preference)
+    run.run(mol, 3)
+    bad = mol.state_dict()
+    tensors = {k: torch.tensor(v, dtype=bad["tensors"][k].dtype) for k, v in entries.items() if k in bad["tensors"]}
+    bad = {**bad, **{k: v for k, v in entries.items() if k in bad}, "tensors": {**bad["tensors"], **tensors}}
+    run.run(mol, 3, 3)
+    before = mol.state_dict()
+    with pytest.raises(eq.StateMismatchError, match=message):
+        mol.load_state_dict(bad)
+    after = mol.state_dict()
+    assert_same(after.pop("tensors"), before.pop("tensors"))
+    assert after == before
+
+
+def test_a_loaded_run_still_knows_that_its_steps_have_several_calls(toy, preference):
+    runs = [toy(), toy()]
+    mols = [eq.MultiObjective(r.model, r.optimizer, preference, method=(eq.Tchebycheff(), eq.Last())) for r in runs]
+    accumulating(runs[0], mols[0], 0)
+    assert mols[0].state_dict()["accumulates"]
+    mols[1].load_state_dict(mols[0].state_dict())
+    assert mols[1].state_dict()["accumulates"]
 
 
 def test_a_damaged_checkpoint(toy, preference):

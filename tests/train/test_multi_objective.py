@@ -174,6 +174,31 @@ def test_before_the_first_step_coefficients_are_the_preference(method, toy, pref
     torch.testing.assert_close(mol(losses), (preference * losses).sum())
 
 
+def test_without_an_optimizer_lambda_waits_for_the_record(toy, preference, monkeypatch):
+    """A record that fails leaves the step untaken."""
+    run = toy()
+    mol = eq.MultiObjective(run.model, None, preference, method=(eq.OMD(), eq.Suffix()))
+    mol(run.losses(0))
+    before = mol.state_dict()
+
+    def fails(*_: Any) -> None:
+        raise eq.StoreError("no space left")
+
+    monkeypatch.setattr("equipoise.train.archive.execute", fails)
+    with pytest.raises(eq.StoreError, match="no space left"):
+        mol(run.losses(1))
+    after = mol.state_dict()
+    assert (after["step"], after["recorded"]) == (1, 1)
+    torch.testing.assert_close(after["tensors"], before["tensors"], rtol=0, atol=0, equal_nan=True)
+
+
+def test_second_derivatives_of_tracked_gradients_are_an_error(toy, preference):
+    run = toy()
+    mol = eq.MultiObjective(run.model, run.optimizer, preference, method=(eq.MoCo(0.5, tracking=0.3), eq.Last()))
+    with pytest.raises(ValueError, match="such as MoCo, must be differentiated once; found create_graph=True"):
+        mol(run.losses(0)).backward(create_graph=True)
+
+
 # What a step costs --------------------------------------------------------------------------------
 
 COMPREHENSIONS = {"<listcomp>", "<genexpr>", "<dictcomp>", "<setcomp>"}
@@ -642,14 +667,13 @@ def test_memory_is_the_capacity(toy, preference):
     run = toy()
     mol = eq.MultiObjective(run.model, run.optimizer, preference, method=(eq.OMD(), ADAPTIVE))
 
-    def addresses() -> dict[str, int]:
-        tensors = mol.state_dict()["tensors"]
-        return {name: x.data_ptr() for name, x in tensors.items() if name.startswith("conversion.slots.")}
+    def addresses() -> list[int]:
+        return [x.data_ptr() for j in range(3) for x in mol._run.archive.slots.read(j).values()]
 
     before = addresses()
     run.run(mol, 30)
     assert addresses() == before
-    assert len(set(before.values())) == 3 * len(run.params())
+    assert len(set(before)) == 3 * len(run.params())
 
 
 def live_bytes() -> int:
@@ -693,8 +717,7 @@ def test_moving_is_a_matter_of_one_call(weighting, place, toy, preference):
     run.model.to("meta")
     mol.to("meta")
     assert {x.device.type for x in states.flatten(mol._run.weights.state).values()} == {place}
-    after = mol.state_dict()["tensors"]
-    assert {x.device.type for name, x in after.items() if name.startswith("conversion.slots.")} == {"meta"}
+    assert {x.device.type for j in range(3) for x in mol._run.archive.slots.read(j).values()} == {"meta"}
     assert mol.solution()["0.weight"].device.type == "meta"
 
 

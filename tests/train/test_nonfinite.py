@@ -70,6 +70,50 @@ def test_absent_losses_may_be_anything(toy, preference):
     assert torch.isfinite(scalar)
 
 
+def with_an_infinite_derivative(losses: Tensor) -> Tensor:
+    """The second loss is 0, as an empty sum is, and its root has no finite derivative there."""
+    return torch.stack([losses[0], (0 * losses[1]).sqrt(), losses[2]])
+
+
+def test_an_absent_loss_with_an_infinite_derivative_is_noticed_before_anything_moves(toy, preference):
+    run = toy()
+    mol = eq.MultiObjective(run.model, run.optimizer, preference)
+    run.run(mol, 3)
+    params, state = run.params(), frozen(mol)
+    mol(with_an_infinite_derivative(run.losses(3)), counts=[1, 0, 1]).backward()
+    with pytest.raises(eq.NonFiniteLossError, match=r"gradients must be finite; found nan in step 4.*clamp_min\(1\)"):
+        run.optimizer.step()
+    assert_same(run.params(), params)
+    run.optimizer.zero_grad()
+    assert_same(frozen(mol), state)
+    run.run(mol, 2, 4)
+    assert mol.step == mol.recorded == 5
+
+
+def test_deferred_such_a_step_is_not_recorded(toy, preference):
+    run = toy()
+    mol = eq.MultiObjective(run.model, run.optimizer, preference, check="deferred")
+    run.run(mol, 3)
+    state = frozen(mol)
+    mol(with_an_infinite_derivative(run.losses(3)), counts=[1, 0, 1]).backward()
+    run.optimizer.step()
+    with pytest.raises(eq.NonFiniteLossError, match="found nan in step 4"):
+        mol.metrics()
+    assert_same(frozen(mol), state)
+    assert mol.step == 3
+
+
+def test_gradients_that_a_scaler_finds_infinite_are_left_to_it(toy, preference):
+    run = toy(torch.optim.Adam, fused=True)
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0)
+    mol = eq.MultiObjective(run.model, run.optimizer, preference)
+    scaler.scale(mol(with_an_infinite_derivative(run.losses(0)), counts=[1, 0, 1])).backward()
+    scaler.step(run.optimizer)
+    scaler.update()
+    assert all(torch.isfinite(p).all() for p in run.params().values())
+    assert mol.step == 0
+
+
 def test_deferred_it_is_raised_by_the_next_call(toy, preference):
     """λ and the archive are as they were; the parameters are not."""
     run = toy()
@@ -134,6 +178,23 @@ def test_a_skipped_step_moves_nothing(optimizer, settings, toy, preference):
     assert_same(ours.params(), clean.params())
     assert_same(frozen(mol), frozen(plain))
     assert mol.step == 6
+
+
+def test_a_skipped_step_moves_no_parameter_of_another_optimizer(toy, preference):
+    run = toy()
+    first, last = run.model[0], run.model[2]
+    optimizer, other = (torch.optim.SGD(part.parameters(), lr=0.1, weight_decay=0.1) for part in (first, last))
+    mol = eq.MultiObjective(run.model, optimizer, preference, on_nonfinite="skip")
+    before = run.params()
+    for losses in (spoiled(run.losses(0)), run.losses(1)):
+        mol(losses).backward()
+        optimizer.step()
+        other.step()
+        optimizer.zero_grad()
+        other.zero_grad()
+        if losses.isnan().any():
+            assert_same(run.params(), before)
+    assert all(not torch.equal(p, before[name]) for name, p in run.params().items())
 
 
 def test_a_skipped_call_of_several_leaves_the_others(toy, preference):

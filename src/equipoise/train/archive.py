@@ -170,8 +170,11 @@ class Archive:
         return self._numbers
 
     def state(self) -> Any:  # noqa: ANN401
-        """With the copies in use, by the number of their slot, then by name."""
-        return self._with([self.slots.read(j) for j in range(self.conversion.copies or 0)])
+        """With copies that stay as they are, on the host or in files, by the number of their slot, then by name."""
+        copies = [self.slots.read(j) for j in range(self.conversion.copies or 0)]
+        if isinstance(self.slots, InMemory):
+            copies = [{name: x.detach().to("cpu", copy=True) for name, x in copy.items()} for copy in copies]
+        return self._with(copies)
 
     def like(self) -> Any:  # noqa: ANN401
         """A state of the same shapes, dtypes and names, without values."""

@@ -12,7 +12,7 @@ from torch import Tensor
 from equipoise.atomic import check_zip, sealed_zip
 from equipoise.errors import StateMismatchError
 
-__all__ = ["check_configuration", "check_tensors", "describe", "load", "save"]
+__all__ = ["check_configuration", "check_numbers", "check_tensors", "describe", "load", "save"]
 
 
 def save(checkpoint: object, path: str | os.PathLike[str]) -> None:
@@ -97,6 +97,43 @@ def _shown(text: str, other: str) -> str:
     """A setting with numbers of six digits, unless only more of them tell it from the other one."""
     a, b = (_DIGITS.sub(lambda number: f"{float(number[0]):.6g}", one) for one in (text, other))
     return a if a != b else text
+
+
+def check_numbers(state: Mapping[str, Any], coefficients: Tensor, following: Tensor, weights: Tensor | None) -> None:
+    """Raise StateMismatchError for values that no run has.
+
+    Args:
+        state: The entries of a checkpoint.
+        coefficients: Those of its last step, (m,).
+        following: Those of the step that comes, (m,).
+        weights: λ, (m,); None if the weighting has none.
+    """
+    sound = {
+        "step": _is_count(state["step"]),
+        "recorded": _is_count(state["recorded"]),
+        "compared": state["compared"] in {"", "training", "given", "steered"},
+        "accumulates": isinstance(state["accumulates"], bool),
+        "steers": isinstance(state["steers"], bool),
+        "coefficients": bool(torch.isfinite(torch.cat([coefficients.cpu(), following.cpu()])).all()),
+        "weights": weights is None or bool((weights >= 0).all() and (weights.sum() - 1).abs() < 1e-3),
+        "statistics": _are_tensors(state["statistics"]),
+    }
+    wrong = [name for name, is_sound in sound.items() if not is_sound]
+    if wrong:
+        shown = {
+            "coefficients": [coefficients.tolist(), following.tolist()],
+            "weights": None if weights is None else weights.tolist(),
+        }
+        found = ", ".join(f"{name} = {shown.get(name, state.get(name))}" for name in wrong)
+        raise StateMismatchError(f"checkpoint must have entries as a run has them; found {found}")
+
+
+def _is_count(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+
+
+def _are_tensors(value: object) -> bool:
+    return isinstance(value, Mapping) and all(isinstance(x, Tensor) for x in value.values())
 
 
 def check_tensors(found: Mapping[str, Tensor], here: Mapping[str, Tensor]) -> None:

@@ -6,7 +6,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-__all__ = ["jacobian_rows", "row_dtype", "steered"]
+from equipoise.errors import require
+from equipoise.weighting.reweighted import row_dtype
+
+__all__ = ["jacobian_rows", "steered"]
 
 
 def jacobian_rows(losses: Tensor, params: Sequence[Tensor]) -> Tensor:
@@ -20,7 +23,7 @@ def jacobian_rows(losses: Tensor, params: Sequence[Tensor]) -> Tensor:
         J in at least float32, (m, d).
     """
     sizes = [p.numel() for p in params]
-    dtype = row_dtype(params)
+    dtype = row_dtype(*params)
     J = torch.zeros(len(losses), sum(sizes), dtype=dtype, device=losses.device)
     unit = torch.eye(len(losses), dtype=losses.dtype, device=losses.device)
     for row, chosen in zip(J, unit, strict=True):
@@ -29,12 +32,6 @@ def jacobian_rows(losses: Tensor, params: Sequence[Tensor]) -> Tensor:
             if gradient is not None:
                 piece.copy_(gradient.reshape(-1))
     return J
-
-
-def row_dtype(params: Sequence[Tensor]) -> torch.dtype:
-    """What gradients are kept in: float32, or float64 if a parameter has it."""
-    wide = any(p.dtype == torch.float64 for p in params)
-    return torch.float64 if wide else torch.float32
 
 
 def steered(value: Tensor, direction: Tensor, params: Sequence[Tensor]) -> Tensor:
@@ -53,4 +50,6 @@ class _Steered(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, ...]:  # noqa: ANN401
+        rule = "a weighting that keeps its own gradients, such as MoCo, must be differentiated once"
+        require(not torch.is_grad_enabled(), rule, "create_graph=True")
         return None, None, *((upstream * piece).to(piece.dtype) for piece in ctx.pieces)

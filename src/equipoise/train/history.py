@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from equipoise.batch import constant, wide_dtype
-from equipoise.errors import BalanceWarning, warn
+from equipoise.errors import BalanceWarning, StateMismatchError, warn
 from equipoise.metrics import preference as trade_off
 from equipoise.train.nonfinite import spoken
 from equipoise.units import Units
@@ -71,7 +71,11 @@ class History:
         return [[*row] for row in self._rows]
 
     def load(self, rows: Sequence[Sequence[float]]) -> None:
-        """Take over what `rows` gave."""
+        """Take over what `rows` gave; a StateMismatchError if these are none of such a run."""
+        wide = 1 + 3 * len(self.names)
+        fits = isinstance(rows, list) and all(isinstance(row, list) and len(row) == wide for row in rows)
+        if not fits or any(not isinstance(x, float | int) for row in rows for x in row):
+            raise StateMismatchError(f"checkpoint must have a history of rows of {wide} numbers; found another one")
         self._rows = [[*row] for row in rows]
         self.stride = int(np.diff([0.0, *(row[0] for row in rows)]).min()) if rows else 1
 

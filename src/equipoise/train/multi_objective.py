@@ -15,7 +15,7 @@ from equipoise.state import flatten, unflatten
 from equipoise.train import inputs
 from equipoise.train import parameters as shards
 from equipoise.train.archive import Archive, open_slots
-from equipoise.train.checkpoint import check_configuration, check_tensors, describe
+from equipoise.train.checkpoint import check_configuration, check_numbers, check_tensors, describe
 from equipoise.train.distributed import Group, everywhere
 from equipoise.train.history import Balance, History, describe_step
 from equipoise.train.inputs import Choice, Counts, Losses, Preference, Store
@@ -23,6 +23,7 @@ from equipoise.train.run import Course, Run
 from equipoise.train.step import attach, release
 from equipoise.units import Scale, Unit, Zero
 from equipoise.weighting import Weighting
+from equipoise.weighting.protocol import duals
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -349,10 +350,10 @@ class MultiObjective:
     def state_dict(self) -> dict[str, Any]:
         """Everything that a run resumes from: tensors, numbers and text, for `torch.load(weights_only=True)`.
 
-        Copies of parameters are those in use, which the next step changes: save them before it, or clone them. Those of
-        a folder are memory-mapped, and those of sharded parameters are sharded as these are. Calls since the last step
-        are not part of it, as gradients are not part of a checkpoint: save between steps. The store is not part of it
-        either: a checkpoint can be loaded with another one.
+        It stays as it is while the run goes on: copies of parameters are cloned to the host. Those of a folder are
+        memory-mapped, and those of sharded parameters are sharded as these are. Calls since the last step are not part
+        of it, as gradients are not part of a checkpoint: save between steps. The store is not part of it either: a
+        checkpoint can be loaded with another one.
         """
         self._run.settle()
         self._run.archive.settle()
@@ -366,7 +367,8 @@ class MultiObjective:
 
         Raises:
             StateMismatchError: If it belongs to another configuration; the message names every setting that
-                differs. Or if it has the shards of another number of ranks. Nothing is changed then.
+                differs. Or if it has the shards of another number of ranks, or an entry that no run has. Nothing is
+                changed then.
             StoreError: If a folder cannot be written to. Nothing is changed then either.
         """
         run, like = self._run, self._whole(self._run.archive.like())
@@ -379,16 +381,20 @@ class MultiObjective:
             if key in found:
                 found[key] = shards.shard_of(found[key], owner, key)
         check_tensors(found, flatten(like))
+        copies = unflatten(found, like).conversion
         with run.exactly():
-            run.archive.load(unflatten(found, like).conversion)
             numbers = self._whole({})
             held = flatten(numbers)
             saved = unflatten({name: found[name].to(x, copy=True) for name, x in held.items()}, numbers)
+            check_numbers(state, saved.coefficients, saved.following, duals(run.weighting, saved.weighting))
+            statistics = {name: x.to(run.device, copy=True) for name, x in state["statistics"].items()}
+            history = History(run.labels)
+            history.load(state["history"])
+            run.archive.load(copies)
             run.load(saved.weighting, saved.following, saved.coefficients, saved.losses, saved.scale, saved.steered)
-        run.step, run.archive.recorded, run.steers = int(state["step"]), int(state["recorded"]), bool(state["steers"])
-        run.compared, run.accumulates = state["compared"], bool(state["accumulates"])
-        run.statistics = {name: x.to(run.device, copy=True) for name, x in state["statistics"].items()}
-        run.history.load(state["history"])
+        run.step, run.archive.recorded, run.steers = state["step"], state["recorded"], state["steers"]
+        run.compared, run.accumulates = state["compared"], state["accumulates"]
+        run.statistics, run.history = statistics, history
         run.balance = Balance(run.labels, run.wish.w, run.units, run.step)
 
     def to(self, device: torch.device | str) -> "MultiObjective":

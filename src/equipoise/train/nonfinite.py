@@ -9,7 +9,7 @@ from equipoise.errors import IdealPointWarning, NonFiniteLossError, warn
 from equipoise.units import Scale, Units
 from equipoise.weighting.floor import below, lowered
 
-__all__ = ["Floor", "check_start", "is_finite", "refuse", "spoken"]
+__all__ = ["Floor", "check_gradients", "check_start", "is_finite", "refuse", "spoken"]
 
 
 def is_finite(values: Tensor) -> bool:
@@ -23,6 +23,16 @@ def refuse(values: Tensor, names: tuple[str, ...], step: int) -> None:
     pairs = zip(names, values.tolist(), strict=True)
     found = [f"{value} for {spoken(name)}" for name, value in pairs if not math.isfinite(value)]
     raise NonFiniteLossError(f"losses must be finite; found {', '.join(found)} in step {step}")
+
+
+def check_gradients(largest: float, step: int) -> None:
+    """Raise NonFiniteLossError if the largest derivative of a step with counts is not finite."""
+    if not math.isfinite(largest):
+        raise NonFiniteLossError(
+            f"gradients must be finite; found {largest} in step {step}, where counts were given. The coefficient of an "
+            "absent objective is 0, and 0 times an infinite derivative is NaN: guard its loss where it has no samples, "
+            "as by sum / count.clamp_min(1)"
+        )
 
 
 def check_start(

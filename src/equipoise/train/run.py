@@ -15,21 +15,22 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from equipoise.errors import require, warn
+from equipoise.errors import NonFiniteLossError, require, warn
 from equipoise.host import Fetched, fetch, is_asynchronous
 from equipoise.train.archive import Archive
 from equipoise.train.coefficients import Coefficients, Known, Measured, knows_ahead
 from equipoise.train.distributed import Group, Seen, mean_losses, mean_rows
-from equipoise.train.gradients import jacobian_rows, row_dtype, steered
+from equipoise.train.gradients import jacobian_rows, steered
 from equipoise.train.history import Balance, History, scaled
 from equipoise.train.inputs import Counts, Losses, Wish, check_graph, stack_counts, stack_losses
-from equipoise.train.nonfinite import Floor, check_start, is_finite, refuse
-from equipoise.train.parameters import Parameters, local
+from equipoise.train.nonfinite import Floor, check_gradients, check_start, is_finite, refuse
+from equipoise.train.parameters import Parameters, local, whole
 from equipoise.train.step import Attached, Call, Chosen, Mean, Pending, detach
 from equipoise.units import Scale, Units
 from equipoise.weighting import Weighting
 from equipoise.weighting.floor import floor
 from equipoise.weighting.protocol import duals
+from equipoise.weighting.reweighted import row_dtype
 
 __all__ = ["Course", "Run"]
 
@@ -316,6 +317,8 @@ class Run:
         pending = self._pending
         if not pending.calls and self.skipped > 0:
             optimizer.zero_grad(set_to_none=True)
+            for p in self.trained():  # of another optimizer, which then does not move them
+                p.grad = None
             return
         if not pending.calls and all(float(group["lr"]) == 0 for group in optimizer.param_groups):
             return  # torch.distributed.checkpoint takes such a step to make an optimizer's state
@@ -324,7 +327,18 @@ class Run:
             found = "that its gradients were cleared before the step" if pending.calls else "none since the last step"
             require(False, rule, found)  # noqa: FBT003
         with self.exactly():
-            self._begin_step(getattr(optimizer, "found_inf", None), aside=searches or not self.at_once)
+            skipped = getattr(optimizer, "found_inf", None)
+            if skipped is None and any(call.counts is not None for call in pending.calls):
+                self._look_at_gradients()
+            self._begin_step(skipped, aside=searches or not self.at_once)
+
+    def _look_at_gradients(self) -> None:
+        """Those of an absent objective may be 0 · ∞."""
+        found = [p.grad for p in self.trained() if p.grad is not None]
+        largest = torch.nn.utils.get_total_norm([g.coalesce().values() if g.is_sparse else g for g in found], math.inf)
+        self._pending.largest = fetch(whole(largest))
+        if self.checks:
+            check_gradients(float(self._pending.largest.wait()), self.step + 1)
 
     def _within_step(self, optimizer: torch.optim.Optimizer, closure: Callable[[], Any]) -> Callable[[], Any]:
         """A closure whose first evaluation is the end of the step's calls; the others use its coefficients."""
@@ -377,7 +391,7 @@ class Run:
         self._taken = taken
         if self.at_once:
             self._settle_taken()
-        elif skipped is None and pending.has_arrived() and is_finite(pending.mean().values):
+        elif skipped is None and pending.largest is None and pending.has_arrived() and is_finite(pending.mean().values):
             self.settle()  # while the device is still busy with the step; an error is left to the next call
 
     def settle(self) -> None:
@@ -407,6 +421,12 @@ class Run:
         if taken.skipped is not None and bool(taken.skipped.wait() > 0):
             self._undo()
         else:
+            if taken.pending.largest is not None:
+                try:
+                    check_gradients(float(taken.pending.largest.wait()), self.step)
+                except NonFiniteLossError:
+                    self._undo()
+                    raise
             self._commit(taken)
 
     def _undo(self) -> None:
@@ -542,7 +562,7 @@ class Run:
         jacobian = None
         if self.weighting.needs:
             params = self.trained()
-            one = torch.empty(1, dtype=row_dtype(params), device=self.device)
+            one = torch.empty(1, dtype=row_dtype(*params), device=self.device)
             jacobian = one.expand(len(self.wish.w), sum(p.numel() for p in params))
         return Measured(self.weighting, self.wish.w, self.device, self.units, jacobian)
 

@@ -85,6 +85,8 @@ class Pending:
     """Σ n∘J over them if they are several, (m, d)."""
     found: Mean | None = None
     """What `mean` gave."""
+    largest: Fetched | None = None
+    """The largest derivative that their step uses, if an objective may be absent."""
     begun: bool = False
     """Whether their step has begun; a subclass that calls the step of its parent has the hooks run twice."""
     _wave: int = 0

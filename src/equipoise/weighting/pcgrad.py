@@ -85,6 +85,11 @@ def _mix(x: Tensor) -> Tensor:
     Unlike a generator it has no state, and gives the same numbers on every device, batched and compiled.
     """
     x = x + 0x1E3779B97F4A7C15
-    x = (x ^ (x >> 30)) * 0x3F58476D1CE4E5B9
-    x = (x ^ (x >> 27)) * 0x14D049BB133111EB
-    return x ^ (x >> 31)
+    x = (x ^ _right(x, 30)) * 0x3F58476D1CE4E5B9
+    x = (x ^ _right(x, 27)) * 0x14D049BB133111EB
+    return x ^ _right(x, 31)
+
+
+def _right(x: Tensor, bits: int) -> Tensor:
+    """A logical shift: one that copied the sign would give x and ~x the same value."""
+    return (x >> bits) & ((1 << (64 - bits)) - 1)

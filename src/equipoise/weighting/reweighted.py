@@ -26,9 +26,12 @@ def weigh_jacobian(jacobian: Tensor, weight: Tensor) -> Tensor:
     return (scale * rows).masked_fill(scale == 0, 0.0)
 
 
-def row_dtype(jacobian: Tensor) -> torch.dtype:
-    """The dtype that sums of gradients are kept in."""
-    return torch.promote_types(jacobian.dtype, torch.float32)
+def row_dtype(*gradients: Tensor) -> torch.dtype:
+    """The dtype that sums of gradients, or of parameters like them, are kept in: at least float32."""
+    dtype = torch.float32
+    for gradient in gradients:
+        dtype = torch.promote_types(dtype, gradient.dtype)
+    return dtype
 
 
 @dataclass(frozen=True)
