@@ -65,6 +65,7 @@ def federated(task: Task, data: ClientData, method: Method, **settings: Any) -> 
         objectives=m,
         step_size=task.work.step_size,
         average=task.average,
+        max_weight=1.0,
         fraction_evaluate=0.0,
         **settings,
     )

@@ -1,7 +1,7 @@
 """Federated learning on many machines: a strategy for Flower. Needs the extra `equipoise[flower]`."""
 
-from equipoise.flower.cap import LossCap
 from equipoise.flower.client import evaluate_function, reply, train_function
+from equipoise.flower.limits import LossCap
 from equipoise.flower.local import LocalGrid
 from equipoise.flower.replies import Rejected
 from equipoise.flower.strategy import PreferenceStrategy

@@ -1,23 +1,45 @@
 """Sums over clients' arrays, read where they lie: nothing is copied but one block at a time."""
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
-from io import BytesIO
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from flwr.app import Array, ArrayRecord
-from numpy.lib import format as npy
 from numpy.typing import NDArray
 from torch import Tensor
 
-__all__ = ["Arrays", "Part", "combined", "gramian", "jacobian", "packed", "unpacked", "view"]
+from equipoise.errors import require
+
+__all__ = [
+    "Arrays",
+    "Part",
+    "combined",
+    "gramian",
+    "jacobian",
+    "median",
+    "packed",
+    "square_distance",
+    "unpacked",
+    "view",
+]
 
 Arrays = Mapping[str, NDArray[Any]]
 """Arrays by name."""
 
 _BLOCK = 1 << 16
 """Numbers worked on at a time: they stay in the cache while every client's are added."""
+
+LONGEST_HEADER = 1024
+"""Bytes; numpy writes about 120."""
+_MAGIC = b"\x93NUMPY"
+_LENGTHS = {b"\1\0": 2, b"\2\0": 4, b"\3\0": 4}
+"""How many bytes say how long the header is, by version."""
+_HEADER = re.compile(
+    rb"\{ *'descr': *'(?P<dtype>[<>|](?:b1|[iu][1248]|f[248]|c8|c16))', *'fortran_order': *(?P<fortran>True|False), *"
+    rb"'shape': *\((?P<shape>(?:[0-9]{1,19}, *)*(?:[0-9]{1,19})?)\) *,? *\} *\n?"
+)
 
 
 class Part(NamedTuple):
@@ -27,21 +49,52 @@ class Part(NamedTuple):
     objective: int
     share: float
     """Its share of its objective."""
+    pace: float = 1.0
+    """How much of its move θ_i − θ counts."""
 
 
-def view(array: Array) -> NDArray[Any]:
+def view(array: Array, like: NDArray[Any]) -> NDArray[Any]:
     """The numbers of an Array in its own bytes, read-only.
 
+    The header is read by a pattern, not by numpy, and compared before anything is made of it: a client wrote it.
+
+    Args:
+        array: What a client sent.
+        like: An array of the shape and the kind of numbers that it must have. Floating-point numbers may have another
+            precision.
+
     Raises:
-        ValueError: The bytes are not those of an array of numbers.
+        ValueError: The bytes are not those of such an array; the message says what they must be.
     """
-    file = BytesIO(array.data)
-    version = npy.read_magic(file)
-    read = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
-    shape, fortran, dtype = read(file)
-    count = int(np.prod(shape, dtype=np.int64))
-    numbers = np.frombuffer(array.data, dtype, count, file.tell()) if count else np.empty(0, dtype)
-    return numbers.reshape(shape, order="F" if fortran else "C")
+    data = array.data
+    version = data[6:8] if data[:6] == _MAGIC else b""
+    require(version in _LENGTHS, "must be the bytes of a numpy array, version 1 to 3", data[:8])
+    start = 8 + _LENGTHS[version]
+    end = start + int.from_bytes(data[8:start], "little")
+    require(end - start <= LONGEST_HEADER, f"must have a header of at most {LONGEST_HEADER} bytes", end - start)
+    header = _HEADER.fullmatch(data[start:end])
+    if header is None:
+        raise ValueError(f"must have the header of an array of numbers; found {data[start:end]!r}")
+    shape = tuple(int(n) for n in header["shape"].split(b",") if n.strip())
+    require(shape == like.shape, f"must have the shape {like.shape}", shape)
+    dtype = np.dtype(header["dtype"].decode())
+    same = dtype.kind == like.dtype.kind if like.dtype.kind == "f" else dtype == like.dtype
+    require(same, f"must be {like.dtype}", dtype)
+    size = like.size * dtype.itemsize
+    require(len(data) - end == size, f"must have {size} bytes of numbers", len(data) - end)
+    numbers = np.frombuffer(data, dtype, like.size, end) if size else np.empty(0, dtype)
+    return numbers.reshape(shape, order="F" if header["fortran"] == b"True" else "C")
+
+
+def square_distance(theta: NDArray[Any], x: NDArray[Any]) -> float:
+    """|x − θ|², in the precision of θ and at least float32: infinite or NaN if that does not hold all of x."""
+    kind = np.promote_types(theta.dtype, np.float32)
+    flat, other, total = theta.reshape(-1), x.reshape(-1), 0.0
+    with np.errstate(over="ignore", invalid="ignore"):
+        for block in _blocks(theta.size):
+            difference = np.subtract(other[block], flat[block], dtype=kind, casting="same_kind")
+            total += float(difference.dot(difference))
+    return total
 
 
 def unpacked(record: ArrayRecord) -> dict[str, Tensor]:
@@ -52,6 +105,13 @@ def unpacked(record: ArrayRecord) -> dict[str, Tensor]:
 def packed(tensors: Mapping[str, Tensor]) -> ArrayRecord:
     """A record of tensors."""
     return ArrayRecord({name: Array(tensor.detach().numpy()) for name, tensor in tensors.items()})
+
+
+def median(arrays: Sequence[NDArray[Any]]) -> NDArray[Any]:
+    """The lower median of every entry, with memory of its own. Complex numbers are ordered by their real parts."""
+    stacked = np.stack(arrays)
+    stacked.sort(axis=0)
+    return np.array(stacked[(len(arrays) - 1) // 2])
 
 
 def combined(theta: NDArray[Any], rest: float, parts: Sequence[tuple[float, NDArray[Any]]]) -> NDArray[Any]:
@@ -98,7 +158,7 @@ def _rows(theta: NDArray[Any], parts: Sequence[tuple[Part, NDArray[Any]]], m: in
     """Differences θ − θ_i of every objective, (m, block)."""
     rows = np.zeros((m, theta.size))
     for part, x in parts:
-        rows[part.objective] += part.share * (theta.astype(np.float64) - x)
+        rows[part.objective] += part.share * part.pace * (theta.astype(np.float64) - x)
     return rows
 
 

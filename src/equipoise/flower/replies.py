@@ -1,20 +1,26 @@
 """What clients answer: read, checked, in the order of the objectives."""
 
 import math
-from collections.abc import Iterable
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
 from numpy.typing import NDArray
 
-from equipoise.flower.arrays import Arrays, view
+from equipoise.flower.arrays import Arrays, square_distance, view
 from equipoise.flower.objectives import Groups
 
 __all__ = ["ACCURACY", "CLIENT", "EXAMPLES", "LOSS", "Heard", "Rejected", "hear"]
 
 CLIENT, LOSS, EXAMPLES, ACCURACY = "partition-id", "loss", "num-examples", "accuracy"
 """The names of what a client reports; the accuracy may be left out."""
+
+LARGEST_LOSS = float(np.finfo(np.float32).max)
+"""Sums and products of such losses are finite in float64."""
+MOST_EXAMPLES = 2**53
+"""Up to here float64 counts exactly."""
+_LONGEST_REASON = 500
 
 
 class Heard(NamedTuple):
@@ -28,6 +34,8 @@ class Heard(NamedTuple):
     accuracy: float | None
     arrays: Arrays
     """Its model, in the bytes that came; none in an evaluation."""
+    distances: dict[str, float]
+    """|θ_i − θ|² of every floating-point array."""
     content: RecordDict
     """All that came."""
 
@@ -44,7 +52,7 @@ class Rejected(NamedTuple):
         >>> first = ArrayRecord(torch.nn.Linear(1, 1).state_dict())
         >>> result = strategy.start(LocalGrid(client, 2), first, num_rounds=1)
         >>> strategy.rejected[0]
-        Rejected(round=1, node=1, reason='loss must be finite; found nan')
+        Rejected(round=1, node=1, reason='loss must be finite and at most 3.4e+38 in size; found nan')
     """
 
     round: int
@@ -60,7 +68,7 @@ class _BadReplyError(Exception):
 
 
 def hear(
-    replies: Iterable[Message], groups: Groups, like: Arrays | None, round_: int
+    replies: Iterable[Message], groups: Groups, like: Arrays | None, round_: int, owners: Mapping[int, int]
 ) -> tuple[list[Heard], list[Rejected]]:
     """Read replies.
 
@@ -69,27 +77,51 @@ def hear(
         groups: The known objectives.
         like: Arrays of the names, shapes and kinds that a model must have; None if no model is expected.
         round_: t, for the record.
+        owners: The node of every client that is known.
 
     Returns:
         What counts, ordered by client, and what does not. Of several answers for one client none counts: the server
         cannot know who lies.
     """
     heard, rejected = [], []
+    clients = {node: client for client, node in owners.items()}
     for message in replies:
         try:
-            heard.append(_read(message, groups, like))
+            one = _read(message, groups, like)
+            _check_owner(one, owners, clients)
         except _BadReplyError as bad:
-            rejected.append(Rejected(round_, message.metadata.src_node_id, str(bad)))
+            rejected.append(Rejected(round_, message.metadata.src_node_id, _printable(str(bad))))
+        else:
+            heard.append(one)
     heard.sort(key=lambda one: (one.client, one.node))
-    claims: dict[int, list[int]] = {}
+    by_client, by_node = _grouped(heard, "client"), _grouped(heard, "node")
+    counting = []
     for one in heard:
-        claims.setdefault(one.client, []).append(one.node)
+        others = [node for node in by_client[one.client] if node != one.node]
+        if len(by_client[one.client]) > 1:
+            reason = f"{CLIENT} {one.client} must be that of one reply; found others from {others or 'the same node'}"
+        elif len(by_node[one.node]) > 1:
+            reason = f"a node must answer once; found {len(by_node[one.node])} replies"
+        else:
+            counting.append(one)
+            continue
+        rejected.append(Rejected(round_, one.node, _printable(reason)))
+    return counting, rejected
+
+
+def _grouped(heard: Iterable[Heard], what: Literal["client", "node"]) -> dict[int, list[int]]:
+    """The nodes of the replies of every client, or of every node."""
+    found: dict[int, list[int]] = {}
     for one in heard:
-        if len(claims[one.client]) > 1:
-            others = [node for node in claims[one.client] if node != one.node] or "the same node"
-            reason = f"{CLIENT} {one.client} must be that of one reply; found others from {others}"
-            rejected.append(Rejected(round_, one.node, reason))
-    return [one for one in heard if len(claims[one.client]) == 1], rejected
+        found.setdefault(getattr(one, what), []).append(one.node)
+    return found
+
+
+def _check_owner(one: Heard, owners: Mapping[int, int], clients: Mapping[int, int]) -> None:
+    owner = owners.get(one.client, one.node)
+    _demand(owner == one.node, f"{CLIENT} {one.client} belongs to node {owner}", f"it in a reply of node {one.node}")
+    own = clients.get(one.node, one.client)
+    _demand(own == one.client, f"{CLIENT} of node {one.node} must be {own}, as before", one.client)
 
 
 def _read(message: Message, groups: Groups, like: Arrays | None) -> Heard:
@@ -100,17 +132,18 @@ def _read(message: Message, groups: Groups, like: Arrays | None) -> Heard:
     metrics = records[0]
     client, objective = _identity(metrics, groups)
     loss, examples = _number(metrics, LOSS), _number(metrics, EXAMPLES)
-    _demand(math.isfinite(loss), f"{LOSS} must be finite", loss)
-    _demand(0 < examples < math.inf, f"{EXAMPLES} must be positive and finite", examples)
+    _demand(abs(loss) <= LARGEST_LOSS, f"{LOSS} must be finite and at most {LARGEST_LOSS:.2g} in size", loss)
+    _demand(0 < examples <= MOST_EXAMPLES, f"{EXAMPLES} must be positive and at most 2^53", examples)
     accuracy = _number(metrics, ACCURACY) if ACCURACY in metrics else None
     _demand(accuracy is None or 0 <= accuracy <= 1, f"{ACCURACY} must lie in [0, 1]", accuracy)
     arrays: Arrays = {}
+    distances: dict[str, float] = {}
     if like is not None:
         models = list(message.content.array_records.values())
         _demand(len(models) == 1, "a reply must have one ArrayRecord", len(models))
-        arrays = _arrays(models[0], like)
+        arrays, distances = _arrays(models[0], like)
     node = message.metadata.src_node_id
-    return Heard(node, client, objective, loss, examples, accuracy, arrays, message.content)
+    return Heard(node, client, objective, float(loss), float(examples), accuracy, arrays, distances, message.content)
 
 
 def _identity(metrics: MetricRecord, groups: Groups) -> tuple[int, int]:
@@ -122,35 +155,42 @@ def _identity(metrics: MetricRecord, groups: Groups) -> tuple[int, int]:
 
 
 def _number(metrics: MetricRecord, name: str) -> float:
-    _demand(name in metrics, f"a reply must report {name}", sorted(metrics))
+    _demand(name in metrics, f"a reply must report {name}", lambda: _names(metrics))
     value = metrics[name]
     if isinstance(value, list):
         raise _BadReplyError(f"{name} must be one number; found a list of {len(value)}")
     return value
 
 
-def _arrays(record: ArrayRecord, like: Arrays) -> dict[str, NDArray[Any]]:
-    _demand(record.keys() == like.keys(), f"arrays must have the names {sorted(like)}", sorted(record))
-    arrays = {}
+def _arrays(record: ArrayRecord, like: Arrays) -> tuple[dict[str, NDArray[Any]], dict[str, float]]:
+    """Views of a model's arrays, and their squared distances from the model that was sent."""
+    _demand(record.keys() == like.keys(), f"arrays must have the names {_names(like)}", lambda: _names(record))
+    arrays, distances = {}, {}
     for name, model in like.items():
         try:
-            array = view(record[name])
-        except (ValueError, TypeError) as error:
-            raise _BadReplyError(f"array {name!r} must be a numpy array: {error}") from error
-        _demand(array.shape == model.shape, f"array {name!r} must have the shape {model.shape}", array.shape)
-        _demand(array.dtype.kind == model.dtype.kind, f"array {name!r} must be {model.dtype}", array.dtype)
-        _demand(_finite(array), f"array {name!r} must be finite", "a number that is not")
+            array = view(record[name], model)
+        except ValueError as error:
+            raise _BadReplyError(f"array {name!r} {error}") from error
+        if model.dtype.kind == "f":
+            distances[name] = square_distance(model, array)
+            near = math.sqrt(distances[name]) < np.finfo(model.dtype).max if distances[name] >= 0 else False
+            _demand(near, f"array {name!r} must be finite, its distance from the model sent too", "that it is not")
+        elif model.dtype.kind == "c":
+            _demand(bool(np.isfinite(array).all()), f"array {name!r} must be finite", "that it is not")
         arrays[name] = array
-    return arrays
+    return arrays, distances
 
 
-def _finite(array: NDArray[Any]) -> bool:
-    """Both extremes pass a NaN on: no array of truth values is made."""
-    if array.dtype.kind != "f" or array.size == 0:
-        return True
-    return bool(np.isfinite(array.min()) and np.isfinite(array.max()))
+def _names(mapping: Mapping[str, object]) -> list[str]:
+    """Some of the names; a client can send a million."""
+    return sorted(mapping)[:20]
 
 
-def _demand(condition: bool, rule: str, found: object) -> None:  # noqa: FBT001
+def _printable(text: str) -> str:
+    """A text for the log: one line, not too long, whatever a client wrote."""
+    return "".join(c if c.isprintable() else "?" for c in text[:_LONGEST_REASON])
+
+
+def _demand(condition: bool, rule: str, found: object | Callable[[], object]) -> None:  # noqa: FBT001
     if not condition:
-        raise _BadReplyError(f"{rule}; found {found}")
+        raise _BadReplyError(f"{rule}; found {found() if callable(found) else found}")

@@ -3,7 +3,6 @@
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Literal
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -13,6 +12,7 @@ from equipoise.conversion.protocol import archive_size, check_planned, records_b
 from equipoise.errors import require
 from equipoise.flower import arrays as sums
 from equipoise.flower.checkpoint import Checkpoint, Kept
+from equipoise.flower.limits import limit_weights
 from equipoise.train.checkpoint import check_tensors, describe
 from equipoise.train.slots import InMemory
 from equipoise.weighting import Weighting
@@ -36,6 +36,7 @@ class Server:
         optimizer: Makes the server's optimizer, if it has one.
         step_size: η of the clients' work.
         average: Whether `Average` takes the models before the server's step or after it.
+        max_weight: The largest share of the coefficients that one client can have.
         statistics: Arrays that are averaged and not weighed; None for those of BatchNorm.
     """
 
@@ -49,6 +50,7 @@ class Server:
         optimizer: ServerOptimizer | None,
         step_size: float,
         average: Literal["before", "after"],
+        max_weight: float,
         statistics: Collection[str] | None,
     ) -> None:
         check_planned(conversion)
@@ -57,6 +59,8 @@ class Server:
         self.theta = theta
         self.weighting, self.preference, self.conversion = weighting, preference, conversion
         self.step_size, self.average, self.statistics = step_size, average, statistics
+        self.max_weight, self.limited = max_weight, 0
+        """`limited`: objectives of the last round that got less weight than the weighting gave them."""
         learned, blank = self.learned, torch.zeros_like(preference)
         require(len(learned) > 0, "arrays must hold floating-point numbers that are learned", sorted(theta))
         self.optimizer = None if optimizer is None else optimizer([x.clone() for x in learned.values()])
@@ -107,6 +111,8 @@ class Server:
         extra = self._statistics(parts) if pi is None else {**self._statistics(parts), "inclusion": pi}
         c, dual = self.weighting.update(losses, self.dual, self.preference, mask=mask, **extra)
         c = c * len(c) if self.weighting.dual else c
+        wanted, c = c, limit_weights(c, self.preference, parts, self.max_weight)
+        self.limited = int((wanted.abs() > c.abs() * (1 + 1e-6)).sum())
         self._enter(losses, mask, before=True)
         self.theta = self._step(c, parts, self.weighting.rows(dual))
         self.dual = dual
@@ -123,12 +129,12 @@ class Server:
     def _step(self, c: Tensor, parts: Sequence[sums.Part], rows: Tensor | None) -> dict[str, Tensor]:
         """θ + Σ c_i (θ_i − θ), or θ − η Σ c_i g_i with the rows g that a weighting tracks."""
         learned = self.learned
-        weighed = [float(c[part.objective]) * part.share for part in parts]
-        even = [1.0 / len(parts)] * len(parts)
+        weighed = [float(c[part.objective]) * part.share * part.pace for part in parts]
+        even = [part.pace / len(parts) for part in parts]
         new = {}
         for name, x in self.theta.items():
             if not x.is_floating_point():  # a counter
-                new[name] = torch.from_numpy(np.array(parts[0].arrays[name], dtype=x.numpy().dtype))
+                new[name] = torch.from_numpy(sums.median([part.arrays[name] for part in parts]))
             elif name not in learned or rows is None:
                 each = weighed if name in learned else even
                 terms = [(k, part.arrays[name]) for k, part in zip(each, parts, strict=True)]

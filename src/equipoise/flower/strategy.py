@@ -19,8 +19,8 @@ from equipoise import preference as preferences
 from equipoise.conversion import Adaptive, Conversion
 from equipoise.errors import require
 from equipoise.flower import arrays as sums
-from equipoise.flower.cap import LossCap
 from equipoise.flower.checkpoint import Checkpoint
+from equipoise.flower.limits import LossCap, limit_moves, weight_shares
 from equipoise.flower.objectives import Groups, Objectives, inclusion
 from equipoise.flower.replies import Heard, Rejected, hear
 from equipoise.flower.server import Server, ServerOptimizer
@@ -54,6 +54,8 @@ class _Round(NamedTuple):
     """Who was heard, (m,)."""
     capped: int
     """Losses that were capped."""
+    shortened: int
+    """Clients whose move was too long."""
 
 
 class PreferenceStrategy(FedAvg):
@@ -78,7 +80,10 @@ class PreferenceStrategy(FedAvg):
         seed: Of the draw of clients; sent to the clients, for theirs.
         dropout: The probability that a client that was asked does not answer, as far as it is known: gains and
             coefficients are divided by the probability of being heard.
-        cap: A limit on reported losses.
+        cap: A limit on reported losses; None for no limit.
+        max_weight: The largest share of the coefficients that one client can have, in (0, 1]. What it has beyond that
+            goes to the others. 1: no limit, as in the paper.
+        max_move: How many times as long as the median a client's move θ_i − θ can be; `inf`: no limit.
         statistics: Arrays that are averaged over the clients, not weighed, and not part of the answer's average;
             those of BatchNorm if not given.
         evaluate_solution: Whether evaluation, on clients and on the server, is of the solution, not of θ.
@@ -113,7 +118,9 @@ class PreferenceStrategy(FedAvg):
         average: Literal["before", "after"] = "before",
         seed: int = 0,
         dropout: float = 0.0,
-        cap: LossCap | None = None,
+        cap: LossCap | None = LossCap(),  # noqa: B008
+        max_weight: float = 0.5,
+        max_move: float = 10.0,
         statistics: Collection[str] | None = None,
         evaluate_solution: bool = False,
         checkpoint: str | os.PathLike[str] | None = None,
@@ -123,6 +130,8 @@ class PreferenceStrategy(FedAvg):
         require(0 < step_size < float("inf"), "step_size must be positive and finite", step_size)
         require(average in {"before", "after"}, 'average must be "before" or "after"', average)
         require(0 <= dropout < 1, "dropout must lie in [0, 1)", dropout)
+        require(0 < max_weight <= 1, "max_weight must lie in (0, 1]", max_weight)
+        require(max_move >= 1, "max_move must be at least 1", max_move)
         super().__init__(**fedavg)
         self._more = {kind: fedavg.get(f"{kind}_metrics_aggr_fn") for kind in ("train", "evaluate")}
         method = default() if weighting is None else Method(weighting, Adaptive(capacity=8))
@@ -131,7 +140,8 @@ class PreferenceStrategy(FedAvg):
         self.preference = _weights(preference, self.groups.count)
         self.server_optimizer, self.step_size = server_optimizer, step_size
         self.average: Literal["before", "after"] = average
-        self.seed, self.dropout, self.cap = seed, dropout, cap
+        self.seed, self.dropout = seed, dropout
+        self.cap, self.max_weight, self.max_move = cap, max_weight, max_move
         self.statistics, self.evaluate_solution = statistics, evaluate_solution
         place = checkpoint if resume is None else resume
         self.checkpoint = None if place is None else Checkpoint(place)
@@ -143,6 +153,7 @@ class PreferenceStrategy(FedAvg):
         self._server: Server | None = None
         self._sent: ArrayRecord | None = None
         self._sample: _Sample | None = None
+        self._owners: dict[int, int] = {}  # the node of every client that was heard
         self._described: dict[str, str] | None = None
         self._before = 0  # rounds done when `start` was called: Flower counts from one
 
@@ -195,6 +206,8 @@ class PreferenceStrategy(FedAvg):
         if self.fraction_train == 0.0:
             return []
         t, nodes = self._before + server_round, self._nodes(grid)
+        connected = set(nodes)  # a client that comes back as another node is not an impostor
+        self._owners = {client: node for client, node in self._owners.items() if node in connected}
         asked = min(max(1, round(self.fraction_train * len(nodes)), self.min_train_nodes), len(nodes))
         order = np.random.default_rng((self.seed, t, 1)).permutation(len(nodes))
         self._sample = _Sample(asked, len(nodes))
@@ -215,7 +228,7 @@ class PreferenceStrategy(FedAvg):
             LOG.warning("round %d skipped: no reply counts; model, weights and archive stay as they are", t)
             self._keep(moved=False)
             return None, None
-        said = self._objectives(t, heard, self.cap)
+        said = self._limited(t, heard, self._objectives(heard))
         pi = self._inclusion()
         mask = None if pi is None and bool(said.present.all()) else said.present
         weights = server.weights
@@ -238,7 +251,7 @@ class PreferenceStrategy(FedAvg):
         heard = self._hear(t, replies, None)
         if not heard:
             return None
-        return MetricRecord({**self._scores(heard, self._objectives(t, heard, None)), **self._own("evaluate", heard)})
+        return MetricRecord({**self._scores(heard, self._objectives(heard)), **self._own("evaluate", heard)})
 
     def summary(self) -> None:
         """Log the configuration."""
@@ -264,6 +277,7 @@ class PreferenceStrategy(FedAvg):
     # --------------------------------------------------------------------------- parts of a round
     def _begin(self, arrays: ArrayRecord) -> Server:
         self._before, self.rejected, self.checkpoint_seconds, self._described = 0, [], 0.0, None
+        self._owners = {}
         self._server = Server(
             sums.unpacked(arrays),
             self.weighting,
@@ -272,6 +286,7 @@ class PreferenceStrategy(FedAvg):
             optimizer=self.server_optimizer,
             step_size=self.step_size,
             average=self.average,
+            max_weight=self.max_weight,
             statistics=self.statistics,
         )
         return self._server
@@ -290,28 +305,47 @@ class PreferenceStrategy(FedAvg):
         return nodes
 
     def _hear(self, t: int, replies: Iterable[Message], like: sums.Arrays | None) -> list[Heard]:
-        heard, rejected = hear(replies, self.groups, like, t)
+        heard, rejected = hear(replies, self.groups, like, t, self._owners)
+        self._owners |= {one.client: one.node for one in heard}
         for one in rejected:
             LOG.warning("round %d: reply of node %d rejected: %s", t, one.node, one.reason)
         self.rejected += rejected
         return heard
 
-    def _objectives(self, t: int, heard: Sequence[Heard], cap: LossCap | None) -> _Round:
+    def _objectives(self, heard: Sequence[Heard]) -> _Round:
+        """Means over the clients of every objective."""
         which, counts = _objectives_of(heard), _numbers(one.examples for one in heard)
         total = self._sum(which, counts)
         shares = counts / total[which]
         losses = self._sum(which, shares * _numbers(one.loss for one in heard))
-        present = total > 0
         parts = [sums.Part(one.arrays, one.objective, share) for one, share in zip(heard, shares.tolist(), strict=True)]
-        if cap is None:
-            return _Round(parts, losses, present, 0)
-        limits = cap.limits(losses[present])
-        over = torch.nonzero(present).squeeze(-1)[losses[present] > limits].tolist()
-        for j in over:
-            nodes = [one.node for one in heard if one.objective == j]
-            LOG.warning("round %d: loss %.6g of objective %d, from nodes %s, is capped", t, losses[j], j, nodes)
-        losses[present] = torch.minimum(losses[present], limits)
-        return _Round(parts, losses, present, len(over))
+        return _Round(parts, losses, total > 0, 0, 0)
+
+    def _limited(self, t: int, heard: Sequence[Heard], said: _Round) -> _Round:
+        """The losses that count, and the part of every client's move that does."""
+        losses, capped = said.losses, 0
+        if self.cap is not None:
+            present, w = said.present, self.preference[said.present]
+            counts = torch.where(w > 0, self.cap.capped(w * losses[present]) / w, losses[present])
+            changed = ~torch.isclose(counts, losses[present], rtol=1e-12, atol=0.0)
+            for j in torch.nonzero(present).squeeze(-1)[changed].tolist():
+                nodes = [one.node for one in heard if one.objective == j]
+                LOG.warning("round %d: loss %.6g of objective %d, from nodes %s, is capped", t, losses[j], j, nodes)
+            losses, capped = losses.clone(), int(changed.sum())
+            losses[present] = torch.where(changed, counts, losses[present])
+        paces = self._paces(heard)
+        for one, pace in zip(heard, paces.tolist(), strict=True):
+            if pace < 1:
+                LOG.warning("round %d: move of node %d is too long: %.3g of it counts", t, one.node, pace)
+        parts = [part._replace(pace=pace) for part, pace in zip(said.parts, paces.tolist(), strict=True)]
+        return said._replace(parts=parts, losses=losses, capped=capped, shortened=int((paces < 1).sum()))
+
+    def _paces(self, heard: Sequence[Heard]) -> Tensor:
+        """How much of every client's move counts, (n,): of what is learned and of the statistics, the shorter part."""
+        learned = self._held().learned.keys()
+        kinds = (learned, heard[0].distances.keys() - learned)
+        lengths = (_numbers(sum(one.distances[name] for name in kind) for one in heard).sqrt() for kind in kinds)
+        return torch.stack([limit_moves(each, self.max_move) for each in lengths]).amin(0)
 
     def _sum(self, which: Tensor, values: Tensor) -> Tensor:
         """Sums over the clients of every objective, (m,)."""
@@ -330,7 +364,7 @@ class PreferenceStrategy(FedAvg):
             return
         worst = int(after.argmax())
         if float(after[worst]) > 0.9 and float(before[worst]) < 0.5:
-            rest = f"loss {said.losses[worst]:.6g}, median {said.losses[said.present].median():.6g}; see LossCap"
+            rest = f"loss {said.losses[worst]:.6g}, median {said.losses[said.present].median():.6g}; see max_weight"
             LOG.warning("round %d: objective %d takes %.1f %% of the weight: %s", t, worst, 100 * after[worst], rest)
 
     def _scores(self, heard: Sequence[Heard], said: _Round) -> dict[str, Any]:
@@ -349,7 +383,10 @@ class PreferenceStrategy(FedAvg):
     def _metrics(self, heard: Sequence[Heard], said: _Round, c: Tensor) -> MetricRecord:
         server = self._held()
         told = self._scores(heard, said)
-        told |= {"objectives-heard": int(said.present.sum()), "capped": said.capped}
+        told |= {"objectives-heard": int(said.present.sum()), "capped": said.capped, "shortened": said.shortened}
+        shares = weight_shares(c, said.parts)
+        told["largest-weight"], told["largest-weight-client"] = float(shares.max()), heard[int(shares.argmax())].client
+        told["weights-limited"] = self._held().limited
         told["rejected"] = sum(one.round == server.round for one in self.rejected)
         if server.archive_size is not None:
             told["archive-size"] = server.archive_size
@@ -370,7 +407,7 @@ class PreferenceStrategy(FedAvg):
     # --------------------------------------------------------------------------- checkpoints
     def _settings(self) -> dict[str, str]:
         if self._described is None:
-            own = ("groups", "fraction_train", "min_train_nodes", "seed", "dropout", "cap")
+            own = ("groups", "fraction_train", "min_train_nodes", "seed", "dropout", "cap", "max_weight", "max_move")
             told = {**self._held().settings(), **{name: repr(getattr(self, name)) for name in own}}
             self._described = {name: _brief(text) for name, text in told.items()}
         return self._described

@@ -1,0 +1,124 @@
+"""What one client can do in a round: how much its loss counts, how far it moves the model, how much weight it has."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from equipoise.errors import require
+from equipoise.flower.arrays import Part
+
+__all__ = ["LossCap", "limit_moves", "limit_weights", "weight_shares"]
+
+_TINY = torch.finfo(torch.float64).tiny
+
+
+@dataclass(frozen=True)
+class LossCap:
+    """A reported loss counts at most as a multiple of a quantile of the other objectives' losses.
+
+    The strategy compares losses times preference, w∘f. With quantile 1 and factor 1 the largest counts as the second
+    largest: no lie gains more than that. Such a cap also takes from an honest objective what sets it apart from the
+    others; a larger factor leaves it that. With the median, fewer than half of the objectives cannot move the limit
+    beyond the others' losses. Where the quantile is 0 there is no limit.
+
+    Attributes:
+        quantile: q in [0, 1], interpolated linearly.
+        factor: At least 1.
+
+    Examples:
+        >>> from equipoise.flower import LossCap
+        >>> losses = torch.tensor([1.0, 2.0, 100.0])
+        >>> LossCap(quantile=1.0, factor=1.0).capped(losses).tolist()  # the largest counts as the second
+        [1.0, 2.0, 2.0]
+        >>> LossCap().capped(torch.tensor([1.0, 2.0, 3.0, 1e38])).tolist()  # ten times the median of the others
+        [1.0, 2.0, 3.0, 20.0]
+    """
+
+    quantile: float = 0.5
+    factor: float = 10.0
+
+    def __post_init__(self) -> None:
+        require(0 <= self.quantile <= 1, "quantile must lie in [0, 1]", self.quantile)
+        require(1 <= self.factor < float("inf"), "factor must be at least 1 and finite", self.factor)
+
+    def capped(self, losses: Tensor) -> Tensor:
+        """The losses as they count, (n,): q + (factor − 1)|q| at most, and −factor |q| at least."""
+        quantile = self.quantiles(losses)
+        limits = quantile + (self.factor - 1.0) * quantile.abs()
+        within = torch.maximum(torch.minimum(losses, limits), -self.factor * quantile.abs())
+        return torch.where(quantile == 0, losses, within)
+
+    def quantiles(self, losses: Tensor) -> Tensor:
+        """The quantile of the others' losses, for each, (n,); 0 without others."""
+        n = len(losses)
+        if n == 1:
+            return torch.zeros_like(losses)
+        ordered, order = losses.sort(stable=True)
+        rank = torch.empty_like(order).scatter_(0, order, torch.arange(n))
+        place = self.quantile * (n - 2)
+        low = int(place)
+        high = min(low + 1, n - 2)
+        # The k-th of the others is the k-th of all, or the next if one's own comes before it.
+        below, above = (ordered[k + (rank <= k).to(torch.int64)] for k in (low, high))
+        return torch.lerp(below, above, place - low)
+
+
+def limit_moves(lengths: Tensor, most: float) -> Tensor:
+    """The factors that make every client's move at most `most` times as long as the median, (n,).
+
+    Args:
+        lengths: |θ_i − θ|, (n,).
+        most: At least 1.
+
+    Returns:
+        Factors in [0, 1]; all 1 where the median is 0.
+    """
+    limit = most * lengths.median()
+    return torch.where(lengths > limit, limit / lengths, 1.0) if limit > 0 else torch.ones_like(lengths)
+
+
+def weight_shares(c: Tensor, parts: Sequence[Part]) -> Tensor:
+    """The share of all coefficients that every client has, (n,)."""
+    own = torch.tensor([abs(float(c[part.objective])) * part.share for part in parts], dtype=torch.float64)
+    return own / own.sum().clamp_min(_TINY)
+
+
+def limit_weights(c: Tensor, preference: Tensor, parts: Sequence[Part], most: float) -> Tensor:
+    """Coefficients of which no client has a larger share than `most`.
+
+    What is taken from an objective goes to the others that were heard, in proportion to their preference, up to the
+    same limit. The sum of the sizes stays what it was if the limits allow it. An objective keeps the share that its
+    preference alone gives it. With two clients no limit below 1 makes sense, so that the limit is at least 2/n.
+
+    Args:
+        c: (m,).
+        preference: w, (m,).
+        parts: The clients that were heard.
+        most: In (0, 1].
+
+    Returns:
+        (m,), c itself if nobody has more.
+    """
+    if most >= 1:
+        return c
+    size = c.abs().double()
+    total = size.sum()
+    largest = torch.zeros_like(size)  # share of an objective that its largest client has
+    which = torch.tensor([part.objective for part in parts])
+    largest.scatter_reduce_(0, which, torch.tensor([part.share for part in parts], dtype=size.dtype), "amax")
+    present = largest > 0
+    w = torch.where(present, preference.double(), 0.0)
+    share = (w / w.sum().clamp_min(_TINY)).clamp_min(max(most, 2 / len(parts)))
+    limits = torch.where(present, share * total / largest, 0.0)
+    if bool((size <= limits * (1 + 1e-12)).all()):
+        return c
+    # min(limit, size + τ w) rises with τ from too little to enough, or to all that the limits allow.
+    low, high = 0.0, float(total / w[w > 0].min()) if bool((w > 0).any()) else 0.0
+    for _ in range(100):
+        middle = (low + high) / 2
+        enough = bool(torch.minimum(limits, size + middle * w).sum() >= total)
+        low, high = (low, middle) if enough else (middle, high)
+    limited = torch.minimum(limits, size + high * w)
+    return torch.where(c < 0, -limited, limited).to(c)
