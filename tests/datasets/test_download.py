@@ -1,13 +1,17 @@
 """Downloads: what arrives is checked, and nothing half-done is left."""
 
+import contextlib
 import gzip
 import hashlib
 import io
+import socket
 import tarfile
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
@@ -118,13 +122,23 @@ BATCHES = {"one.bin": b"first" * 100, "two.bin": b"second" * 100}
 
 
 @pytest.fixture
-def archived(monkeypatch: pytest.MonkeyPatch) -> None:
-    files = tuple(File(name, hashlib.sha256(raw).hexdigest(), len(raw)) for name, raw in BATCHES.items())
-    source = Source("cifar10", "", (Layout(("bin",), files),), home="https://example.org/", archive="all.tar.gz")
-    monkeypatch.setitem(catalogue.SOURCES, "cifar10", source)
+def pack(server: Server, monkeypatch: pytest.MonkeyPatch) -> Callable[[dict[str, bytes]], Path]:
+    """Makes an archive on the server, and its checksum that of the catalogue."""
+
+    def made(contents: dict[str, bytes]) -> Path:
+        files = tuple(File(name, hashlib.sha256(raw).hexdigest(), len(raw)) for name, raw in BATCHES.items())
+        path = server.folder / "all.tar.gz"
+        _pack(path, contents)
+        sha256 = hashlib.sha256(path.read_bytes()).hexdigest()
+        layouts = (Layout(("bin",), files),)
+        source = Source("cifar10", "", layouts, "https://example.org/", archive="all.tar.gz", archive_sha256=sha256)
+        monkeypatch.setitem(catalogue.SOURCES, "cifar10", source)
+        return path
+
+    return made
 
 
-def pack(path: Path, contents: dict[str, bytes]) -> None:
+def _pack(path: Path, contents: dict[str, bytes]) -> None:
     with tarfile.open(path, "w:gz") as archive:
         for name, content in contents.items():
             member = tarfile.TarInfo(name)
@@ -132,13 +146,9 @@ def pack(path: Path, contents: dict[str, bytes]) -> None:
             archive.addfile(member, io.BytesIO(content))
 
 
-@pytest.mark.usefixtures("archived")
-def test_an_archive_gives_its_known_files_and_no_others(server: Server, tmp_path: Path):
+def test_an_archive_gives_its_known_files_and_no_others(server: Server, tmp_path: Path, pack):
     data = tmp_path / "data"
-    pack(
-        server.folder / "all.tar.gz",
-        {"x/one.bin": BATCHES["one.bin"], "../../evil": b"!", "x/two.bin": BATCHES["two.bin"]},
-    )
+    pack({"x/one.bin": BATCHES["one.bin"], "../../evil": b"!", "x/two.bin": BATCHES["two.bin"]})
     fetch("cifar10", data, server.url)
     assert {path.name: path.read_bytes() for path in (data / "bin").iterdir()} == BATCHES
     assert not list(tmp_path.rglob("evil"))
@@ -146,7 +156,6 @@ def test_an_archive_gives_its_known_files_and_no_others(server: Server, tmp_path
     assert server.asked == ["/all.tar.gz"]
 
 
-@pytest.mark.usefixtures("archived")
 @pytest.mark.parametrize(
     ("contents", "message"),
     [
@@ -154,22 +163,86 @@ def test_an_archive_gives_its_known_files_and_no_others(server: Server, tmp_path
         ({"one.bin": BATCHES["one.bin"]}, "must hold two.bin .* found no such file"),
     ],
 )
-def test_a_wrong_archive_leaves_nothing(server: Server, tmp_path: Path, contents: dict[str, bytes], message: str):
-    pack(server.folder / "all.tar.gz", contents)
+def test_a_wrong_archive_leaves_nothing(server: Server, tmp_path: Path, pack, contents, message: str):
+    pack(contents)
     with pytest.raises(ChecksumError, match=message):
         fetch("cifar10", tmp_path / "data", server.url)
     assert files_under(tmp_path / "data") == []
 
 
-@pytest.mark.usefixtures("archived")
-@pytest.mark.parametrize("keep", [0, 40])
-def test_a_truncated_archive_leaves_nothing(server: Server, tmp_path: Path, keep: int):
-    pack(server.folder / "all.tar.gz", BATCHES)
-    whole = (server.folder / "all.tar.gz").read_bytes()
-    (server.folder / "all.tar.gz").write_bytes(whole[:keep])
-    with pytest.raises(ChecksumError, match="must be a whole archive; found SHA-256"):
+@pytest.mark.parametrize("change", [lambda b: b[:0], lambda b: b[:40], lambda b: b + b"!", gzip.compress])
+def test_an_archive_is_not_parsed_unless_its_checksum_is_right(server, tmp_path: Path, pack, change, monkeypatch):
+    path = pack(BATCHES)
+    path.write_bytes(change(path.read_bytes()))
+    monkeypatch.setattr(tarfile, "open", lambda *_, **__: pytest.fail("parsed"))
+    with pytest.raises(ChecksumError, match=r"all\.tar\.gz must have SHA-256 .*; found .*; nothing of it was kept"):
         fetch("cifar10", tmp_path / "data", server.url)
     assert files_under(tmp_path / "data") == []
+
+
+class Answer(NamedTuple):
+    """What a raw server sends: a header, then pieces with a pause between them."""
+
+    header: str
+    pieces: int = 0
+
+
+@pytest.fixture
+def raw(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Answer], str]]:
+    """A server that says what it is told to, whatever HTTP has to say about it."""
+    monkeypatch.setenv("no_proxy", "127.0.0.1")
+    listening = socket.create_server(("127.0.0.1", 0))
+    threads = list[threading.Thread]()
+
+    def serve_one(answer: Answer) -> None:
+        peer = listening.accept()[0]
+        with peer, contextlib.suppress(OSError):
+            peer.recv(10_000)
+            peer.sendall(f"HTTP/1.1 200 OK\r\n{answer.header}\r\n\r\n".encode())
+            for _ in range(answer.pieces):
+                peer.sendall(b"x")
+                time.sleep(0.02)
+
+    def begin(answer: Answer) -> str:
+        threads.append(threading.Thread(target=serve_one, args=(answer,)))
+        threads[-1].start()
+        return f"http://127.0.0.1:{listening.getsockname()[1]}"
+
+    yield begin
+    for thread in threads:
+        thread.join()
+    listening.close()
+
+
+@pytest.mark.usefixtures("tiny")
+@pytest.mark.parametrize("length", ["-1", "1e3", "٣", "9" * 5000, "", "1, 1", "0x10"])
+def test_a_bad_content_length_is_said(length: str, raw, tmp_path: Path):
+    url = raw(Answer(f"Content-Length: {length}"))
+    with pytest.raises(DownloadError, match=r"gz must have a whole number as Content-Length; found '.{0,40}'$"):
+        fetch("mnist", tmp_path, url)
+    assert files_under(tmp_path) == []
+
+
+@pytest.mark.usefixtures("tiny")
+def test_an_answer_that_is_too_long_or_too_short_is_said(raw, tmp_path: Path):
+    with pytest.raises(
+        DownloadError, match=r"must not have more than 268435456 bytes; found Content-Length 99999999999"
+    ):
+        fetch("mnist", tmp_path, raw(Answer("Content-Length: 99999999999")))
+    with pytest.raises(DownloadError, match=r"gz must have 10 bytes, as the server said; found 3"):
+        fetch("mnist", tmp_path, raw(Answer("Content-Length: 10", 3)))
+    assert files_under(tmp_path) == []
+
+
+@pytest.mark.usefixtures("tiny")
+def test_a_server_that_never_ends_is_left(raw, tmp_path: Path, monkeypatch):
+    """It is never silent for long, so that no single wait is too long."""
+    monkeypatch.setattr(download, "DEADLINE", 0.3)
+    begin = time.monotonic()
+    with pytest.raises(DownloadError, match=r"gz must arrive within 0.3 seconds; found \d+ bytes by then"):
+        fetch("mnist", tmp_path, raw(Answer("Connection: close", 200)))
+    assert time.monotonic() - begin < 3  # all of it takes four seconds
+    assert files_under(tmp_path) == []
 
 
 def test_an_endless_answer_is_cut_off(server: Server, tiny: dict[str, bytes], tmp_path: Path, monkeypatch):

@@ -1,11 +1,13 @@
 """Every data set as it is loaded, and what is said of files that are missing or altered."""
 
+import dataclasses
 import gzip
 import hashlib
 import lzma
 import pickle
 import platform
 import shutil
+import tracemalloc
 from pathlib import Path
 
 import numpy as np
@@ -13,9 +15,9 @@ import pytest
 import torch
 
 from equipoise import datasets
-from equipoise.datasets import ChecksumError, MissingDataError, cache_folder, files, load, locate
+from equipoise.datasets import ChecksumError, MissingDataError, cache_folder, cifar, files, load, locate
 from equipoise.datasets.catalogue import SOURCES
-from equipoise.datasets.files import DataFileError, File, read_content
+from equipoise.datasets.files import File, read_content
 
 
 def put(folder: Path, contents: dict[str, bytes], *, packed: bool = False) -> Path:
@@ -65,7 +67,8 @@ def test_a_real_batch_in_the_python_layout_has_the_same_checksum(real: Path, tmp
     batch = {"data": records[:, 1:].copy(), "labels": records[:, 0].tolist(), "batch_label": "testing batch 1 of 1"}
     path = tmp_path / "test_batch"
     path.write_bytes(pickle.dumps(batch, 2))
-    np.testing.assert_array_equal(read_content(path, python), content)
+    ours = dataclasses.replace(python, unconverted=hashlib.sha256(path.read_bytes()).hexdigest())
+    np.testing.assert_array_equal(read_content(path, ours), content)
     path.unlink()
 
 
@@ -191,16 +194,49 @@ def test_a_truncated_compressed_file_is_refused_with_both_checksums(tmp_path: Pa
         load("mnist", tmp_path)
 
 
-def test_a_file_that_fails_to_convert_is_named(tmp_path: Path):
+@pytest.mark.parametrize(
+    "raw", [b"cos\nsystem\n(X\x04\x00\x00\x00truetR.", b"N\x94r\xff\xff\xff\x0f0."], ids=["code", "bomb"]
+)
+def test_a_pickle_is_not_parsed_unless_its_checksum_is_right(raw: bytes, tmp_path: Path, monkeypatch):
+    """A few bytes can make an unpickler ask for gigabytes."""
     python = SOURCES["cifar10"].layouts[1]
-    put(
-        tmp_path / "cifar-10-batches-py",
-        {file.name: b"cos\nsystem\n(X\x04\x00\x00\x00truetR." for file in python.files},
-    )
-    with pytest.raises(
-        DataFileError, match=r"data_batch_1: .*system is not admitted; .*SHA-256 cee91656.*; found .*SHA-256"
-    ):
+    put(tmp_path / "cifar-10-batches-py", {file.name: raw for file in python.files})
+    monkeypatch.setattr(cifar, "unpickle_arrays", lambda _: pytest.fail("parsed"))
+    with pytest.raises(ChecksumError, match=r"data_batch_1 must hold content with SHA-256 54636561.*; found"):
         load("cifar10", tmp_path)
+
+
+def test_a_file_is_converted_if_both_checksums_are_right(tmp_path: Path):
+    path = tmp_path / "a"
+    path.write_bytes(b"abc")
+    right, other = (hashlib.sha256(raw).hexdigest() for raw in (b"abc", b"ABC"))
+    seen = list[bytes]()
+
+    def convert(raw: bytes) -> bytes:
+        seen.append(raw)
+        return raw.upper()
+
+    assert read_content(path, File("a", other, 3, convert=convert, unconverted=right)).tobytes() == b"ABC"
+    for sha256, unconverted, reads in ((other, other, 1), (other, "", 1), (right, right, 2)):
+        with pytest.raises(ChecksumError):
+            read_content(path, File("a", sha256, 3, convert=convert, unconverted=unconverted))
+        assert len(seen) == reads
+
+
+@pytest.mark.parametrize(("suffix", "pack"), [("", bytes), (".gz", gzip.compress), (".xz", lzma.compress)])
+def test_no_more_is_read_than_the_file_may_have(suffix: str, pack, tmp_path: Path):
+    """Of a small file that decompresses to 64 MiB, one byte more than its limit."""
+    path = tmp_path / f"a{suffix}"
+    path.write_bytes(pack(bytes(1 << 26)))
+    file = File("a", hashlib.sha256(bytes(100)).hexdigest(), 100, {".gz": "", ".xz": ""})
+    tracemalloc.start()
+    try:
+        assert files.decompress(path, file) == bytes(101)
+        assert tracemalloc.get_traced_memory()[1] < 1 << 24  # the window of LZMA has 8 MiB
+    finally:
+        tracemalloc.stop()
+    with pytest.raises(ChecksumError, match=r"a(\.gz|\.xz)? must hold content with SHA-256"):
+        read_content(path, file)
 
 
 # --- remembering
@@ -222,16 +258,16 @@ def test_what_comes_out_of_xz_is_kept_and_checked_when_read_again(tmp_path: Path
     file = File("a.bin", hashlib.sha256(content).hexdigest(), 200, {".xz": ""})
     assert read_content(path, file).tobytes() == content
     (copy,) = (cache / "decoded").iterdir()
-    np.testing.assert_array_equal(np.load(copy), np.frombuffer(content, np.uint8))
+    assert copy.read_bytes() == content
 
     with monkeypatch.context() as patch:
         patch.setattr(files, "decompress", lambda *_: pytest.fail("decoded twice"))
         assert read_content(path, file).tobytes() == content
 
-    for damage in (b"", copy.read_bytes()[:-1], copy.read_bytes()[:-1] + b"\0"):
+    for damage in (b"", copy.read_bytes()[:-1], copy.read_bytes()[:-1] + b"\0", bytes(10**6)):
         copy.write_bytes(damage)
         assert read_content(path, file).tobytes() == content
-        np.testing.assert_array_equal(np.load(copy), np.frombuffer(content, np.uint8))
+        assert copy.read_bytes() == content
     assert [copy] == list(copy.parent.iterdir())
 
 

@@ -1,13 +1,12 @@
 """`fetch`: the files of a data set from its public home, moved into place only when their checksums are right."""
 
-import gzip
 import hashlib
 import http.client
 import tarfile
 import tempfile
+import time
 import urllib.error
 import urllib.request
-import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import BinaryIO
@@ -26,6 +25,7 @@ Progress = Callable[[str, int, int | None], None]
 CHUNK = 1 << 18
 LARGEST = 1 << 28  # no file here is larger; an answer that is gets cut off
 SECONDS = 30.0  # that a server may stay silent
+DEADLINE = 3600.0  # seconds that one file may take: 170 MB at 50 kB/s
 
 
 class DownloadError(EquipoiseError):
@@ -106,17 +106,14 @@ def _take_files(source: Source, base: str, target: Path, workshop: Path, progres
 
 
 def _take_archive(source: Source, base: str, target: Path, workshop: Path, progress: Progress) -> None:
-    """All files from one archive, of which only their own checksums are known."""
+    """All files from one archive."""
     missing = [file for file in source.layouts[0].files if not _whole(target / file.name, file.sha256)]
     if not missing:
         return
     url, packed = f"{base}{source.archive}", workshop / source.archive
-    found = _download(url, packed, progress)
-    try:
-        with tarfile.open(packed, "r:gz") as archive:
-            _extract(archive, {file.name: file for file in missing}, workshop, url)
-    except (tarfile.TarError, EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise ChecksumError(f"{url} must be a whole archive; found SHA-256 {found} ({error})") from error
+    _expect(url, source.archive_sha256, _download(url, packed, progress))
+    with tarfile.open(packed, "r:gz") as archive:
+        _extract(archive, {file.name: file for file in missing}, workshop, url)
     for file in missing:
         (workshop / file.name).replace(target / file.name)
 
@@ -152,24 +149,39 @@ def _download(url: str, path: Path, progress: Progress) -> str:
     except urllib.error.HTTPError as error:
         with error:
             raise DownloadError(
-                f"{url} could not be fetched: the server answered {error.code} {error.reason}"
+                f"{url} could not be fetched: the server answered {error.code} {str(error.reason)!r}"
             ) from None
     except (OSError, http.client.HTTPException) as error:
         raise DownloadError(f"{url} could not be fetched: {error}") from error
 
 
 def _copy(answer: http.client.HTTPResponse, stream: BinaryIO, url: str, progress: Progress) -> str:
-    length = answer.headers.get("Content-Length", "")
-    total = int(length) if length.isdecimal() else None
+    total, end = _length(answer, url), time.monotonic() + DEADLINE
     name, size, digest = url.rpartition("/")[2], 0, hashlib.sha256()
-    while chunk := answer.read(CHUNK):
+    while chunk := answer.read1(CHUNK):  # what is there, however slowly it comes
         size += len(chunk)
         if size > LARGEST:
             raise DownloadError(f"{url} must not have more than {LARGEST} bytes; stopped")
+        if time.monotonic() > end:
+            raise DownloadError(f"{url} must arrive within {DEADLINE:g} seconds; found {size} bytes by then")
         digest.update(chunk)
         stream.write(chunk)
         progress(name, size, total)
+    if total is not None and size < total:
+        raise DownloadError(f"{url} must have {total} bytes, as the server said; found {size}")
     return digest.hexdigest()
+
+
+def _length(answer: http.client.HTTPResponse, url: str) -> int | None:
+    """The number of bytes that the server announces."""
+    length = answer.headers.get("Content-Length")
+    if length is None:
+        return None
+    if not (length.isascii() and length.isdecimal() and len(length) < 20):
+        raise DownloadError(f"{url} must have a whole number as Content-Length; found {length[:40]!r}")
+    if int(length) > LARGEST:
+        raise DownloadError(f"{url} must not have more than {LARGEST} bytes; found Content-Length {length}")
+    return int(length)
 
 
 def _opener() -> urllib.request.OpenerDirector:

@@ -89,6 +89,7 @@ class File:
         limit: Most bytes that are read (after decompression): a file that has more is another file.
         packed: Suffix of each compressed form that may stand for it, with the checksum of the usual compressed file.
         convert: From the decompressed bytes to the content.
+        unconverted: Checksum of the decompressed bytes that `convert` may see; needed if there is a conversion.
     """
 
     name: str
@@ -96,6 +97,7 @@ class File:
     limit: int
     packed: dict[str, str] = field(default_factory=dict, hash=False)
     convert: Callable[[bytes], bytes] = as_it_is
+    unconverted: str = ""
 
     def find(self, folder: Path) -> Path | None:
         """The file in a folder, plain if there is a plain one."""
@@ -159,23 +161,19 @@ def read_content(path: Path, file: File) -> Bytes:
     """
     if path.suffix != ".xz":
         return _decode(path, file)
-    copy = cache_folder() / "decoded" / f"{file.name}-{file.sha256[:16]}.npy"
+    copy = cache_folder() / "decoded" / f"{file.name}-{file.sha256[:16]}"
     content = _read_copy(copy, file)
     if content is None:
         content = _decode(path, file)
-        with contextlib.suppress(OSError):  # a cache that cannot be written costs time, nothing else
-            _write_copy(copy, content)
+        with contextlib.suppress(OSError), replacing(copy) as stream:  # without a cache it only takes longer
+            stream.write(content.data)
     return content
 
 
 def _decode(path: Path, file: File) -> Bytes:
-    raw = decompress(path, file)
-    try:
-        content = file.convert(raw)
-    except DataFileError as error:
-        raise DataFileError(
-            f"{path}: {error}; its content must have SHA-256 {file.sha256}; found a file with SHA-256 {digest(raw)}"
-        ) from error
+    content = decompress(path, file)
+    if file.convert is not as_it_is:
+        content = file.convert(checked(path, content, file.unconverted))
     return np.frombuffer(checked(path, content, file.sha256), np.uint8)
 
 
@@ -201,13 +199,7 @@ def _open(path: Path) -> io.BufferedIOBase:
 
 def _read_copy(copy: Path, file: File) -> Bytes | None:
     try:
-        content = np.load(copy, allow_pickle=False)
-    except (OSError, ValueError, EOFError):
+        content = np.fromfile(copy, np.uint8, count=file.limit + 1)
+    except OSError:
         return None
-    whole = isinstance(content, np.ndarray) and content.dtype == np.uint8 and content.ndim == 1
-    return content if whole and digest(content) == file.sha256 else None
-
-
-def _write_copy(copy: Path, content: Bytes) -> None:
-    with replacing(copy) as file:
-        np.save(file, content, allow_pickle=False)
+    return content if digest(content) == file.sha256 else None
