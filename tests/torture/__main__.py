@@ -1,0 +1,73 @@
+"""`make torture`: what can go wrong goes wrong, at random, and nothing of it may be silent."""
+
+import argparse
+import importlib
+import sys
+import time
+from dataclasses import asdict
+from functools import partial
+
+# The processes that run tests are forked from this one: what is imported here need not be imported again. The library
+# is not among it, as mutants replace its modules.
+import hypothesis  # noqa: F401
+import pytest  # noqa: F401
+import torch
+from rich.console import Console
+from rich.table import Table
+from tests.torture.outcome import Died, Outcome, Row, forked
+
+FAMILIES = {
+    "crashes": "kills and interrupts",
+    "flips": "bit flips in every kind of file",
+    "replies": "hostile replies to a Flower server",
+    "disk": "full disks",
+    "mutation": "mistakes in the library that a test must notice",
+}
+"""Modules of this folder with a function `rows(share, seed)`."""
+
+
+def measure(family: str, share: float, seed: int) -> list[dict[str, object]]:
+    """The rows of a family."""
+    torch.set_num_threads(1)
+    return [asdict(row) for row in importlib.import_module(f"tests.torture.{family}").rows(share, seed)]
+
+
+def show(rows: list[Row], console: Console) -> bool:
+    """Print the table; gives whether something was silent."""
+    table = Table("row", *(name for name in ("tried", "noticed", "equal", "silent")))
+    for column in table.columns[1:]:
+        column.justify = "right"
+    for row in rows:
+        numbers = [str(n) for n in (row.tried, row.noticed, row.equal, row.silent)]
+        table.add_row(row.name, *(numbers if row.tried else ["", "", "", row.note]), style="red" if row.silent else "")
+    console.print(table)
+    for row in rows:
+        for detail in row.details[:20]:
+            console.print(f"[red]silent[/red] {row.name}: ", end="")
+            console.print(detail, markup=False, highlight=False)
+    return any(row.silent for row in rows)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the families that are asked for; 1 if something was silent."""
+    parser = argparse.ArgumentParser(prog="python -m tests.torture", description=__doc__)
+    parser.add_argument("--seed", type=int, default=0, help="of everything that is drawn")
+    parser.add_argument("--share", type=float, default=1.0, help="of the number of trials, such as 0.05")
+    known = "; ".join(f"{name}: {what}" for name, what in FAMILIES.items())
+    parser.add_argument("--rows", nargs="+", choices=FAMILIES, default=list(FAMILIES), metavar="NAME", help=known)
+    given = parser.parse_args(arguments)
+    console, rows = Console(), list[Row]()
+    for family in given.rows:
+        began = time.monotonic()
+        for _, answer in forked([partial(measure, family, given.share, given.seed)], seconds=3600, workers=1):
+            if isinstance(answer, Died):
+                rows.append(Row(family))
+                rows[-1].add(Outcome("silent", answer.why))
+            else:
+                rows += [Row(**one) for one in answer]
+        console.print(f"{family}: {time.monotonic() - began:.0f} s", highlight=False)
+    return int(show(rows, console))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
