@@ -2,6 +2,8 @@
 
 import json
 import os
+import random
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,11 +13,12 @@ import torch
 
 pytest.importorskip("flwr", reason="Flower is not installed: pip install 'equipoise[flower]'")
 
-from flwr.app import Context, Message
+from flwr.app import ConfigRecord, Context, Message
 from tests.conversion.own import LastEpoch
 
 import equipoise as eq
-from equipoise.errors import StateMismatchError
+from equipoise.atomic import read_json, write_json
+from equipoise.errors import DamagedFileError, StateMismatchError, StoreError
 from equipoise.flower import LossCap, checkpoint
 
 Maker = Callable[..., Any]
@@ -126,9 +129,9 @@ def test_only_changed_slots_are_written_and_stale_files_removed(
     written: list[str] = []
     write = checkpoint.Checkpoint._write
 
-    def counted(self: Any, name: str, tensors: Any) -> None:
+    def counted(self: Any, name: str, tensors: Any) -> Any:
         written.append(name.rsplit("-", 2)[0])
-        write(self, name, tensors)
+        return write(self, name, tensors)
 
     monkeypatch.setattr(checkpoint.Checkpoint, "_write", counted)
     strategy = own.strategy(conversion=eq.Adaptive(capacity=3, ties="keep"), checkpoint=tmp_path)
@@ -137,7 +140,8 @@ def test_only_changed_slots_are_written_and_stale_files_removed(
     slots = [name for name in written if name.startswith("slot")]
     assert len(slots) <= 2 * 8  # a plan changes at most two slots
     listed = json.loads((tmp_path / "checkpoint.json").read_text())["files"]
-    assert {path.name for path in tmp_path.iterdir()} == {"checkpoint.json", *listed.values()}
+    named = {name for name, _ in listed.values()}
+    assert {path.name for path in tmp_path.iterdir()} == {"checkpoint.json", "checkpoint.lock", *named}
     size = strategy._held().archive_size
     assert sum(name.startswith("slot") for name in listed) == size
 
@@ -210,3 +214,111 @@ def test_there_must_be_something_to_resume(town: Maker, tmp_path: Path):
     own = town()
     with pytest.raises(ValueError, match=r"resume must be a folder with a checkpoint\.json; found"):
         own.strategy(resume=tmp_path / "none").start(own.grid(), own.arrays())
+
+
+# --- a folder that is not ours alone
+
+
+def test_files_of_others_stay(town: Maker, tmp_path: Path):
+    own = town()
+    others = ["data.npz", "model.npz", "model-1-0a1b2c3d.npz", "state-2-nothex12.npz", "notes.txt"]
+    for name in others:
+        (tmp_path / name).write_bytes(b"mine")
+    own.strategy(checkpoint=tmp_path).start(own.grid(), own.arrays(), num_rounds=3)
+    own.strategy(resume=tmp_path).start(own.grid(), own.arrays(), num_rounds=5)
+    assert [(tmp_path / name).read_bytes() for name in others] == [b"mine"] * len(others)
+
+
+def test_what_a_killed_run_left_is_removed_when_it_is_resumed(town: Maker, tmp_path: Path):
+    own = town()
+    own.strategy(checkpoint=tmp_path).start(own.grid(), own.arrays(), num_rounds=2)
+    run = json.loads((tmp_path / "checkpoint.json").read_text())["run"]
+    left = tmp_path / f"model-7-{run}.npz"
+    left.write_bytes(b"half")
+    own.strategy(resume=tmp_path).start(own.grid(), own.arrays(), num_rounds=3)
+    assert not left.exists()
+
+
+def test_a_second_run_does_not_overwrite_the_first(town: Maker, tmp_path: Path):
+    own = town()
+    first = own.strategy(checkpoint=tmp_path)
+    first.start(own.grid(), own.arrays(), num_rounds=2)
+    before = contents(tmp_path)
+    for strategy in (own.strategy(checkpoint=tmp_path), first):
+        with pytest.raises(ValueError, match=r"without the checkpoint of another run; found .*give resume="):
+            strategy.start(own.grid(), own.arrays(), num_rounds=2)
+    assert contents(tmp_path) == before
+    own.strategy(resume=tmp_path).start(own.grid(), own.arrays(), num_rounds=3)
+
+
+@pytest.mark.parametrize("how", ["checkpoint", "resume"])
+def test_a_folder_in_use_is_refused(town: Maker, tmp_path: Path, how: str):
+    own = town()
+    refusals = []
+
+    def during(t: int, arrays: Any) -> None:  # noqa: ARG001
+        if t == 2:
+            with pytest.raises(StoreError, match=rf"no other run has open; found .* open in process {os.getpid()}"):
+                own.strategy(**{how: tmp_path}).start(own.grid(), own.arrays(), num_rounds=3)
+            refusals.append(t)
+
+    own.strategy(checkpoint=tmp_path).start(own.grid(), own.arrays(), num_rounds=3, evaluate_fn=during)
+    assert refusals == [2]
+    own.strategy(resume=tmp_path).start(own.grid(), own.arrays(), num_rounds=4)  # free again
+
+
+def test_a_resumed_run_begins_with_start(town: Maker, tmp_path: Path):
+    own = town()
+    own.strategy(checkpoint=tmp_path).start(own.grid(), own.arrays(), num_rounds=1)
+    with pytest.raises(ValueError, match=r"a run must be resumed by start\(\); found configure_train"):
+        own.strategy(resume=tmp_path).configure_train(1, own.arrays(), ConfigRecord({}), own.grid())
+
+
+# --- damaged files
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+def test_every_flipped_bit_is_noticed(town: Maker, tmp_path: Path):
+    """Of every file of a checkpoint, 400 bits: each is noticed, and the file is named."""
+    own = town()
+    own.strategy(checkpoint=tmp_path, conversion=eq.Last()).start(own.grid(), own.arrays(), num_rounds=2)
+    settings = own.strategy(conversion=eq.Last())
+    settings._begin(own.arrays())
+    described = settings._settings()
+    draws, tried = random.Random(0), 0  # noqa: S311
+    for path in sorted(tmp_path.iterdir()):
+        if path.name == "checkpoint.lock":
+            continue
+        whole = path.read_bytes()
+        for bit in draws.sample(range(8 * len(whole)), 400):
+            data = bytearray(whole)
+            data[bit // 8] ^= 1 << bit % 8
+            path.write_bytes(data)
+            with pytest.raises(DamagedFileError, match=re.escape(path.name)):
+                checkpoint.Checkpoint(tmp_path).load(described)
+            tried += 1
+        path.write_bytes(whole)
+    assert tried == 4 * 400
+    checkpoint.Checkpoint(tmp_path).load(described)
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (lambda found: found["files"].update(model=["../model-1-0a1b2c3d.npz", "0"]), "must name files of run"),
+        (lambda found: found["files"].update(model=["model-1-0a1b2c3d.npz", "0"]), "must name files of run"),
+        (lambda found: found.pop("files"), "must be the list of a checkpoint"),
+        (lambda found: found["files"]["model"].__setitem__(0, f"model-99-{found['run']}.npz"), "found no such file"),
+    ],
+)
+def test_a_forged_list_is_refused(town: Maker, tmp_path: Path, change: Any, reason: str):
+    own = town()
+    own.strategy(checkpoint=tmp_path).start(own.grid(), own.arrays(), num_rounds=1)
+    found = read_json(tmp_path / "checkpoint.json")
+    change(found)
+    write_json(tmp_path / "checkpoint.json", found)
+    with pytest.raises(DamagedFileError, match=reason):
+        own.strategy(resume=tmp_path).start(own.grid(), own.arrays(), num_rounds=2)

@@ -1,5 +1,6 @@
 """A Flower strategy: clients, or groups of clients, as objectives, weighed by any method of the library."""
 
+import contextlib
 import hashlib
 import logging
 import os
@@ -87,7 +88,8 @@ class PreferenceStrategy(FedAvg):
         statistics: Arrays that are averaged over the clients, not weighed, and not part of the answer's average;
             those of BatchNorm if not given.
         evaluate_solution: Whether evaluation, on clients and on the server, is of the solution, not of θ.
-        checkpoint: A folder for the server's state, written after every round.
+        checkpoint: A folder for the server's state, written after every round. One that has the state of another run
+            is refused.
         resume: A folder with such a state: `start` goes on after its round, and on writing to it.
         **fedavg: Arguments of Flower's `FedAvg`, such as `fraction_train` and `min_available_nodes`. What
             `train_metrics_aggr_fn` and `evaluate_metrics_aggr_fn` give is added to the metrics.
@@ -169,26 +171,29 @@ class PreferenceStrategy(FedAvg):
         evaluate_fn: EvaluateFn | None = None,
     ) -> Result:
         """Flower's loop over rounds; when resumed, over those of the `num_rounds` that are still to be done."""
-        server = self._begin(initial_arrays)
-        if self.resume and self.checkpoint is not None:
-            server.restore(self.checkpoint, self._settings())
-            LOG.info("resumed after round %d of %d", server.round, num_rounds)
-        before = self._before = server.round
-        self._sent = sums.packed(server.theta)
+        with contextlib.ExitStack() as ends:
+            if self.checkpoint is not None:
+                ends.callback(self.checkpoint.close)
+            server = self._begin(initial_arrays)
+            if self.resume and self.checkpoint is not None:
+                server.restore(self.checkpoint, self._settings())
+                LOG.info("resumed after round %d of %d", server.round, num_rounds)
+            before = self._before = server.round
+            self._sent = sums.packed(server.theta)
 
-        def evaluate(round_: int, arrays: ArrayRecord) -> MetricRecord | None:
-            assert evaluate_fn is not None  # noqa: S101
-            return evaluate_fn(before + round_, self.solution() if self.evaluate_solution else arrays)
+            def evaluate(round_: int, arrays: ArrayRecord) -> MetricRecord | None:
+                assert evaluate_fn is not None  # noqa: S101
+                return evaluate_fn(before + round_, self.solution() if self.evaluate_solution else arrays)
 
-        result = super().start(
-            grid,
-            self._sent,
-            max(num_rounds - before, 0),
-            timeout,
-            train_config,
-            evaluate_config,
-            None if evaluate_fn is None else evaluate,
-        )
+            result = super().start(
+                grid,
+                self._sent,
+                max(num_rounds - before, 0),
+                timeout,
+                train_config,
+                evaluate_config,
+                None if evaluate_fn is None else evaluate,
+            )
         for kind in ("train_metrics_clientapp", "evaluate_metrics_clientapp", "evaluate_metrics_serverapp"):
             setattr(result, kind, {before + r: found for r, found in getattr(result, kind).items()})
         result.arrays = self._sent
@@ -199,6 +204,7 @@ class PreferenceStrategy(FedAvg):
     ) -> Iterable[Message]:
         """Ask a random share of the nodes; the draw depends on the seed, the round and the nodes' ids alone."""
         if self._server is None:
+            require(not self.resume, "a run must be resumed by start()", "configure_train() before it")
             self._begin(arrays)
         elif arrays is not self._sent:
             self._server.theta = sums.unpacked(arrays)
@@ -278,6 +284,8 @@ class PreferenceStrategy(FedAvg):
     def _begin(self, arrays: ArrayRecord) -> Server:
         self._before, self.rejected, self.checkpoint_seconds, self._described = 0, [], 0.0, None
         self._owners = {}
+        if self.checkpoint is not None:
+            self.checkpoint.open(resume=self.resume)
         self._server = Server(
             sums.unpacked(arrays),
             self.weighting,
