@@ -3,6 +3,7 @@
 import itertools
 import json
 import math
+import random
 import time
 from dataclasses import dataclass, replace
 from functools import cache
@@ -31,6 +32,7 @@ from equipoise.federated import (
     deal,
     simulate,
 )
+from equipoise.federated.checkpoint import Checkpoint
 from equipoise.federated.local import draw_batches
 from equipoise.federated.models import initial
 from equipoise.federated.stacked import Stacked
@@ -709,6 +711,24 @@ def test_a_checkpoint_of_other_data_is_refused(toy, tmp_path: Path):
     simulate(task, "LS", dataset=small.dataset, checkpoint=file, checkpoint_seconds=0)
     with pytest.raises(StateMismatchError, match="data"):
         simulate(task, "LS", dataset=other.dataset, checkpoint=file)
+
+
+@pytest.mark.parametrize("flips", [200, pytest.param(2000, marks=pytest.mark.slow)])
+def test_every_flip_in_a_checkpoint_is_noticed(flips, toy, tmp_path: Path):
+    small = toy((6, 9, 4))
+    task = Task("toy", small.split, LINEAR, LocalWork(1), 3)
+    file, rng = tmp_path / "run.npz", random.Random(flips)  # noqa: S311
+    simulate(task, OMDGD, dataset=small.dataset, checkpoint=file, checkpoint_seconds=0)
+    data = file.read_bytes()
+    server: Any = None  # a damaged file is refused before anything is compared with it
+    for _ in range(flips):
+        changed = bytearray(data)
+        changed[rng.randrange(len(data))] ^= 1 << rng.randrange(8)
+        file.write_bytes(changed)
+        with pytest.raises(eq.DamagedFileError, match=f"{file} is damaged"):
+            Checkpoint(file, {}, 0.0).load(server)
+    with pytest.raises(eq.DamagedFileError, match=f"{file} is damaged"):
+        simulate(task, OMDGD, dataset=small.dataset, checkpoint=file)
 
 
 def test_a_checkpoint_holds_arrays_and_no_pickle(toy, tmp_path: Path):

@@ -243,7 +243,7 @@ def test_a_checkpoint_of_one_store_goes_on_in_any_other(source, target, conversi
     path = tmp_path / "run.pt"
     eq.train.save({"mol": before.state_dict(), "model": first.model.state_dict()}, path)
     noise(first, before, range(7, 9))  # what is in the file does not change
-    saved = torch.load(path, weights_only=True)
+    saved = eq.train.load(path)
     after.load_state_dict(saved["mol"])
     second.model.load_state_dict(saved["model"])
     noise(second, after, range(7, 12))
@@ -281,7 +281,7 @@ def test_a_run_goes_on_in_its_own_folder(toy, preference, tmp_path):
     for use in (lambda: mol(run.losses(0)), mol.solution, mol.state_dict, lambda: mol.record(torch.ones(3))):
         with pytest.raises(eq.StateMismatchError, match=message):
             use()
-    saved = torch.load(tmp_path / "run.pt", weights_only=True)
+    saved = eq.train.load(tmp_path / "run.pt")
     run.model.load_state_dict(saved["model"])
     mol.load_state_dict(saved["mol"])
     noise(run, mol, range(6, 9))
@@ -331,6 +331,42 @@ def test_a_killed_run_leaves_a_folder_in_order_and_no_lock(tmp_path):
     slots.fill([{"x": torch.ones(1)}] * 3)
     assert len(list(tmp_path.glob("*.safetensors"))) == 3  # what the killed run left was removed
     assert not list(tmp_path.glob(".*.part"))
+
+
+def test_a_folder_that_could_not_be_filled_is_still_that_of_another_run(tmp_path, full):
+    """It holds what it held, and nothing of it can be taken for a copy of the new run."""
+    ones, twos = ([{"x": torch.full((1,), value)}] * 3 for value in (1.0, 2.0))
+    first = disk.OnDisk(tmp_path, {"x": torch.zeros(1)}, 3)
+    first.fill(ones)
+    first.close()
+    files = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    second = disk.OnDisk(tmp_path, {"x": torch.zeros(1)}, 3)
+    for room in range(4):  # three slots and the list
+        full.room = room
+        with pytest.raises(eq.StoreError, match="No space left"):
+            second.fill(twos)
+        for use in (second.check, lambda: second.read(0), lambda: second.blend(0, {"x": torch.ones(1)}, 0.5)):
+            with pytest.raises(eq.StateMismatchError, match="found copies of another run"):
+                use()
+        assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == files
+    full.room = None
+    second.fill(twos)
+    assert [second.read(slot)["x"].item() for slot in range(3)] == [2, 2, 2]
+    assert len(list(tmp_path.glob("*.safetensors"))) == 3
+
+
+@pytest.mark.parametrize("kind", ["file", "link"])
+def test_a_file_called_lock_that_is_not_ours_is_left_alone(kind, toy, preference, tmp_path):
+    store, mine = tmp_path / "store", tmp_path / "mine"
+    store.mkdir()
+    mine.write_text("my notes")
+    if kind == "link":
+        (store / "lock").symlink_to(mine)
+    else:
+        (store / "lock").hardlink_to(mine)
+    with pytest.raises(eq.StoreError, match=f"store could not be made: the lock must .*, {store}"):
+        eq.MultiObjective(toy().model, None, preference, method=(eq.OMD(), ADAPTIVE), store=store)
+    assert mine.read_text() == "my notes"
 
 
 def test_a_folder_is_free_once_its_run_is_forgotten(toy, preference, tmp_path):
@@ -402,23 +438,32 @@ def test_a_full_disk_raises_and_leaves_the_archive_as_it_was(room, late, full, m
     """Also if only the second file of a plan, or only the list, finds no room."""
     run, mol = make("disk", late=late)
     noise(run, mol, range(10))
-    before, count = tensors(mol), mol.recorded
-    files = {path.name for path in mol._run.archive.slots.folder.iterdir()}
+    folder = mol._run.archive.slots.folder
+    kept = [tensors(mol), mol.recorded, {path.name for path in folder.iterdir()}]
     full.room = room
+
+    def until_full() -> None:
+        for number in range(10, 30):  # plans that change nothing need no room
+            noise(run, mol, range(number, number + 1))
+            mol._run.settle()
+            mol._run.archive.settle()
+            kept[:] = [tensors(mol), mol.recorded, {path.name for path in folder.iterdir()}]
+
     with pytest.raises(eq.StoreError, match=r"could not be written: No space left on device, /.*/store-0/") as caught:
-        noise(run, mol, range(10, 30))
+        until_full()
     assert isinstance(caught.value, OSError)
     full.room = None
     run.optimizer.zero_grad()
     mol.discard()
     mol._run.archive.settle()  # a second failure cannot be there
+    before, count, files = kept
     after = tensors(mol)
-    if mol.recorded == count:
-        assert_same(
-            {n: x for n, x in after.items() if n.startswith("conversion.")},
-            {n: x for n, x in before.items() if n.startswith("conversion.")},
-        )
-        assert {path.name for path in mol._run.archive.slots.folder.iterdir()} == files
+    assert mol.recorded == count
+    assert_same(
+        {n: x for n, x in after.items() if n.startswith("conversion.")},
+        {n: x for n, x in before.items() if n.startswith("conversion.")},
+    )
+    assert {path.name for path in folder.iterdir()} == files
     noise(run, mol, range(30, 33))
     assert mol.metrics()["archive"] >= 1
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from equipoise import state as states
-from equipoise.atomic import replacing
+from equipoise.atomic import check_zip, sealed_zip
 from equipoise.errors import StateMismatchError
 from equipoise.federated.local import Evaluation
 from equipoise.federated.server import Curve, Point, Server
@@ -29,10 +29,12 @@ class Checkpoint:
         """The state that was kept, or the one given if there is none.
 
         Raises:
+            DamagedFileError: The file is not what was written.
             StateMismatchError: The file belongs to another run; the message says what differs.
         """
         if not self.path.is_file():
             return server
+        check_zip(self.path)
         with np.load(self.path, allow_pickle=False) as file:
             arrays = {name: file[name] for name in file.files}
         found = json.loads(str(arrays.pop("settings")))
@@ -80,7 +82,7 @@ class Checkpoint:
             "seconds": torch.tensor(server.seconds, dtype=torch.float64),
         }
         arrays: dict[str, Any] = {name: t.cpu().numpy() for name, t in tensors.items()}
-        with replacing(self.path) as file:
+        with sealed_zip(self.path) as file:
             np.savez(file, settings=np.array(json.dumps(self.settings)), round=np.array(server.round), **arrays)
         self.written = time.monotonic()
 

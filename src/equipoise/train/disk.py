@@ -9,7 +9,6 @@ import hashlib
 import json
 import os
 import re
-import sys
 import weakref
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -20,13 +19,10 @@ from typing import Any, NamedTuple, NoReturn
 import torch
 from torch import Tensor
 
-from equipoise.atomic import replacing
+from equipoise.atomic import release_lock, replacing, take_lock
 from equipoise.conversion.plan import Numbers, Params, record_dtype
 from equipoise.errors import StateMismatchError, StoreError, require
 from equipoise.train.slots import Aside, Held, blend, copy_aside
-
-if sys.platform != "win32":
-    import fcntl
 
 __all__ = ["OnDisk"]
 
@@ -81,7 +77,7 @@ class OnDisk:
         self._free: list[dict[str, Tensor]] = []
         with self._explained("store could not be made", self.folder):
             self.folder.mkdir(parents=True, exist_ok=True)
-            self._release = weakref.finalize(self, _unlock, _lock(self.folder), os.getpid())
+            self._release = weakref.finalize(self, release_lock, _lock(self.folder), os.getpid())
             serials = [found[1] for path in self.folder.iterdir() if (found := _OURS.fullmatch(path.name))]
             self._serial = max(map(int, serials), default=0)
             self._foreign = (self.folder / _LIST).exists()
@@ -256,29 +252,11 @@ def _remove(path: Path) -> None:
 
 
 def _lock(folder: Path) -> int:
-    """A lock that ends with the process, whatever ends it; none where the file system has no locks."""
-    handle = os.open(folder / "lock", os.O_RDWR | os.O_CREAT, 0o666)
-    if sys.platform != "win32":
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            holder = os.read(handle, 32).decode() or "unknown"
-            os.close(handle)
-            raise StoreError(
-                f"store must be a folder that no other run has open; found {folder} open in process {holder}: "
-                "every rank needs a folder of its own, and a run in this process must be closed or forgotten first"
-            ) from None
-        except OSError:
-            pass
-    os.ftruncate(handle, 0)
-    os.write(handle, str(os.getpid()).encode())
-    return handle
-
-
-def _unlock(handle: int, owner: int) -> None:
-    if os.getpid() != owner:
-        return  # a forked process has the lock too, and must not undo it
-    if sys.platform != "win32":
-        with contextlib.suppress(OSError):
-            fcntl.flock(handle, fcntl.LOCK_UN)  # of every process that has it
-    os.close(handle)
+    """The lock of a folder that no other run has."""
+    try:
+        return take_lock(folder / "lock")
+    except BlockingIOError as error:
+        raise StoreError(
+            f"store must be a folder that no other run has open; found {folder} {error.strerror}: "
+            "every rank needs a folder of its own, and a run in this process must be closed or forgotten first"
+        ) from None
