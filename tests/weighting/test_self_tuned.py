@@ -311,3 +311,21 @@ def test_a_non_finite_loss_leaves_the_state():
 def test_bad_settings_are_refused(setting, message):
     with pytest.raises(ValueError, match=message):
         eq.SelfTuned(**setting)
+
+
+@pytest.mark.parametrize("batch", [(), (2,)])
+@pytest.mark.parametrize("at", [{0}, {3}, {0, 1, 2}, set(range(16))])
+@pytest.mark.parametrize("who", [[2], [0, 1, 2, 3]])
+@pytest.mark.parametrize("sign", [1, -1])
+def test_huge_finite_losses_leave_a_finite_state(batch: tuple[int, ...], at: set[int], who: list[int], sign: int):
+    draws = torch.Generator().manual_seed(0)
+    weighting, w = eq.SelfTuned(), torch.full((*batch, 4), 0.25, dtype=torch.float64)
+    state = weighting.init(w)
+    for t in range(16):
+        losses = torch.rand(w.shape, generator=draws, dtype=torch.float64)
+        if t in at:
+            losses[..., who] = sign * 1.7e308
+        c, state = weighting.update(losses, state, w)
+        assert bool(torch.isfinite(c).all())
+        torch.testing.assert_close(state.dual.sum(-1), torch.ones(batch, dtype=torch.float64))
+    assert all(bool(torch.isfinite(x).all()) for x in state)

@@ -1,6 +1,7 @@
 """STCH and TERM by hand, and their limits."""
 
 import math
+from typing import Any, Literal
 
 import pytest
 import torch
@@ -107,3 +108,18 @@ def test_bad_settings_are_refused():
         eq.SmoothTchebycheff(mu=torch.tensor([1.0, 0.0]))
     with pytest.raises(ValueError, match=r'normalize must be "sum" or "mean"; found max'):
         eq.SmoothTchebycheff(normalize="max")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("normalize", ["sum", "mean"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("pi", [None, 0.5])
+def test_a_huge_finite_loss_gets_the_weight_and_no_nan(normalize: Literal["sum", "mean"], dtype: torch.dtype, pi: Any):
+    """f/μ is beyond the largest number: the softmax is its limit, one for the largest."""
+    weighting = eq.SmoothTchebycheff(0.1, normalize=normalize)
+    huge = 0.95 * torch.finfo(dtype).max
+    w = torch.full((3,), 1 / 3, dtype=dtype)
+    extra = {} if pi is None else {"inclusion": torch.full_like(w, pi)}
+    one = 1.0 if normalize == "mean" else 1 / 3
+    for losses, share in (([1.0, huge, 2.0], [0, 1, 0]), ([huge] * 3, [1 / 3] * 3), ([-huge, -huge, huge], [0, 0, 1])):
+        c, _ = weighting.update(torch.tensor(losses, dtype=dtype), weighting.init(w), w, **extra)
+        assert c.tolist() == pytest.approx([one * s / (pi or 1.0) for s in share])

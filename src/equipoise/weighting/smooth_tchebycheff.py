@@ -44,9 +44,11 @@ class SmoothTchebycheff(Weighting[Stateless]):
 
     def step(self, seen: Seen, state: Stateless) -> tuple[Tensor, Stateless]:
         """Coefficients w ∘ softmax(w ∘ (f − z)/μ), shape (*B, m)."""
-        gain = seen.gain
+        most = torch.finfo(seen.gain.dtype).max
+        gain = seen.gain.clamp(-most, most)  # a loss over a small π may be beyond it
         scale = self._scale(gain)
-        alpha = torch.softmax(scale * gain / per_instance("mu", self.mu, gain), -1)
+        # The largest first: then 1/μ makes no infinity but −∞, whose exponential is 0.
+        alpha = torch.softmax(scale * (gain - gain.amax(-1, keepdim=True)) / per_instance("mu", self.mu, gain), -1)
         return scale * seen.weight * alpha, state
 
     @property
