@@ -83,6 +83,8 @@ class Died(NamedTuple):
     """A trial that gave no answer."""
 
     why: str
+    late: bool
+    """Whether it took too long."""
 
 
 class _Child(NamedTuple):
@@ -149,8 +151,8 @@ def _finish(handle: int, child: _Child, *, late: bool) -> Any | Died:
     os.close(handle)
     _, status = os.waitpid(child.pid, 0)
     if late:
-        return Died("it takes too long")
-    return json.loads(child.answer) if status == 0 else Died(f"it ended with status {status}")
+        return Died("it takes too long", late=True)
+    return json.loads(child.answer) if status == 0 else Died(f"it ended with status {status}", late=False)
 
 
 def collect(rows: dict[str, Row], trials: list[tuple[str, Callable[[], list[Outcome]]]], **settings: Any) -> None:
