@@ -255,6 +255,13 @@ def test_a_lock_that_is_not_ours_is_left_as_it_is(tmp_path):
         take_lock(path)
 
 
+@posix
+def test_a_lock_on_a_full_disk_is_said_with_its_name(tmp_path):
+    path = tmp_path / "lock"
+    with full_disk(0), pytest.raises(OSError, match=rf"File too large: '{path}'"):
+        take_lock(path)
+
+
 CONTENT = {"round": 3, "files": {"model": "a.npz", "ü": [1.5, -0.0, None, True]}, "settings": {}}
 
 

@@ -159,9 +159,10 @@ def take_lock(path: str | os.PathLike[str]) -> int:
         raise OSError(error.errno, reason, str(path)) from error
     try:
         _lock_handle(handle, _holder(handle, str(path)), str(path))
-        os.ftruncate(handle, 0)
-        os.lseek(handle, 0, os.SEEK_SET)
-        os.write(handle, str(os.getpid()).encode())
+        with _naming(path):
+            os.ftruncate(handle, 0)
+            os.lseek(handle, 0, os.SEEK_SET)
+            os.write(handle, str(os.getpid()).encode())
     except BaseException:
         os.close(handle)
         raise

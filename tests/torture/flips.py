@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from tests.torture.outcome import Outcome, Row, collect, judge
-from tests.torture.runs import digest, save_training, serve, simulate, start_training
+from tests.torture.runs import digest, save_training, serve, simulate, start_training, warm_up
 from torch import Tensor
 
 import equipoise as eq
@@ -36,6 +36,7 @@ class Written(NamedTuple):
 
 def rows(share: float, seed: int) -> list[Row]:
     """A row for every kind of file."""
+    warm_up()
     found: dict[str, Row] = {}
     trials: list[tuple[str, Callable[[], list[Outcome]]]] = []
     number = max(5, round(NUMBER * share))

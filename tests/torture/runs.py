@@ -3,6 +3,7 @@
 import hashlib
 import logging
 import shutil
+import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -42,14 +43,14 @@ def digest(tensors: Mapping[str, Tensor]) -> str:
 # The training loop --------------------------------------------------------------------------
 
 
-def start_training(folder: Path, store: str) -> tuple[Toy, Any, int]:
+def start_training(folder: Path, store: str, **settings: Any) -> tuple[Toy, Any, int]:
     """A model with its optimizer, its MultiObjective and the steps done, new or from the checkpoint."""
     toy, file, slots = make_toy(torch.optim.Adam, lr=0.02), folder / "run.pt", folder / "slots"
     if not file.exists():  # the copies of a run that was killed before it saved anything
         shutil.rmtree(slots, ignore_errors=True)
     preference = torch.tensor([0.2, 0.3, 0.5])
     where: Any = slots if store == "folder" else store
-    mol = eq.MultiObjective(toy.model, toy.optimizer, preference, method=METHOD, store=where)
+    mol = eq.MultiObjective(toy.model, toy.optimizer, preference, method=METHOD, store=where, **settings)
     if not file.exists():
         return toy, mol, 0
     saved = eq.train.load(file)
@@ -119,6 +120,16 @@ def serve(folder: Path, rounds: int = ROUNDS) -> str:
         for name, array in arrays.items():
             found.update(name.encode() + array.data)
     return found.hexdigest()
+
+
+def warm_up() -> None:
+    """What torch and Flower do once in a process takes seconds; forked processes need not do it again."""
+    torch.set_num_threads(1)
+    with tempfile.TemporaryDirectory() as folder:
+        for k, course in enumerate(COURSES):
+            place = Path(folder, str(k))
+            place.mkdir()
+            course.run(place)
 
 
 COURSES = [
