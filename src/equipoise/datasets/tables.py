@@ -11,7 +11,7 @@ from equipoise.datasets.dataset import Dataset
 from equipoise.datasets.files import DataFileError
 from equipoise.errors import require
 
-__all__ = ["ADULT", "CREDIT", "Columns", "Table", "read_table"]
+__all__ = ["ADULT", "CREDIT", "Columns", "Table", "encode", "read_table"]
 
 
 @dataclass(frozen=True)
@@ -127,7 +127,19 @@ def read_table(content: bytes, columns: Columns) -> Table:
     for line, row in enumerate(rows, start=2):
         if len(row) != len(header):
             raise DataFileError(f"row {line} must have {len(header)} values; found {len(row)}")
-    values = dict(zip(header, zip(*rows, strict=True), strict=True)) if rows else dict.fromkeys(header, ())
+    values: dict[str, tuple[str, ...]] = dict.fromkeys(header, ())
+    if rows:
+        values = dict(zip(header, zip(*rows, strict=True), strict=True))
+    return encode(values, columns)
+
+
+def encode(values: dict[str, tuple[str, ...]], columns: Columns) -> Table:
+    """Columns of texts as numbers.
+
+    Args:
+        values: The values of every column that is used, by its name.
+        columns: What the columns are.
+    """
     names: list[str] = list(columns.numeric)
     inputs = [_numbers(name, values[name]) for name in columns.numeric]
     for name in columns.categorical:
