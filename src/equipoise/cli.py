@@ -28,7 +28,7 @@ from equipoise.errors import IdealPointWarning, require
 from equipoise.experiments import catalogue, everything, federated, fl, runs
 from equipoise.experiments.cells import COMMITTED, CellStore, CellWarning, write_atomically
 from equipoise.experiments.request import Request, say, wrote_json
-from equipoise.experiments.sheets import fitted, grid, listing
+from equipoise.experiments.sheets import add_words, fitted, grid, listing
 from equipoise.federated import Participation, Precision
 from equipoise.problems import KnownFront, problems
 from equipoise.registry import methods, unknown
@@ -60,7 +60,7 @@ def main() -> None:
         with warnings.catch_warnings(), _plain_warnings():
             app()
     except (ValueError, OSError) as error:
-        Console(stderr=True).print(f"error: {error}", style="red", markup=False, highlight=False, soft_wrap=True)
+        say(Console(stderr=True), f"error: {error}", style="red")
         sys.exit(2)
 
 
@@ -221,7 +221,7 @@ def solve_command(
             "hypervolume": volume.tolist(),
         }
         write_atomically(json_file, json.dumps(record))
-        console.print(f"wrote {json_file}", highlight=False)
+        say(console, f"wrote {json_file}")
     if plot is not None:
         _plot(plot, target, weights, losses, name)
 
@@ -397,7 +397,7 @@ def runs_list(
         heads = ("experiment", "task", "method" if every else "methods", "cells", "used", "by tables")
         table = listing(*heads)
         for row in _by_method(found) if every else _by_task(found):
-            table.add_row(*row)
+            add_words(table, *row)
         console.print(fitted(console, table))
         others = sum(number for group, number in found.items() if not group.in_tables)
         why = "made by equipoise fl, by a table with methods, seeds or rounds of your own, or by another version"
@@ -433,7 +433,7 @@ def data_list(
     table = listing("name", "what", Column("found in", overflow="fold"), "can be fetched")
     for name, source in datasets.sources().items():
         found = str(datasets.locate(name, folder) or "not found") if source.layouts else "scikit-learn"
-        table.add_row(name, source.description, found, "yes" if source.home else "no")
+        add_words(table, name, source.description, found, "yes" if source.home else "no")
     console.print(fitted(console, table))
 
 
@@ -452,7 +452,7 @@ def data_fetch(
             bar.update(task, description=file, completed=size, total=total)
 
         where = datasets.fetch(name, folder, base_url, progress=show)
-    console.print(f"{name} is in {where}", highlight=False)
+    say(console, f"{name} is in {where}")
 
 
 def _wanted_preferences(own: Sequence[str], count: int | None, m: int) -> torch.Tensor:
@@ -586,7 +586,7 @@ def _plot(path: Path, problem: KnownFront, weights: torch.Tensor, losses: torch.
     figure = figures.front_grid([[(problem, name, losses)]], weights, {name: f"{problem.name}, {name}"}, size=3.2)
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path)
-    console.print(f"wrote {path}", highlight=False)
+    say(console, f"wrote {path}")
 
 
 if __name__ == "__main__":

@@ -436,9 +436,11 @@ def test_list_knows_the_runs_of_the_demo(tmp_path):
     own = federated.row("equipoise", "digits-rotation").method
     store.write(federated.spec(federated.tasks()["digits-rotation"], own, 25), cell({"own": (1, 1, 1)}))
     (row,) = [row for row in synthetic.settings("published") if row.method == "AdaOMDgd-TCH"]
-    store.write(synthetic.cell_spec("published", "F6", row, 0), {})
+    solved = {"losses": [[0.5, 0.5]] * synthetic.PREFERENCES, "hypervolume": 1.0, "diverged": 0}
+    store.write(synthetic.cell_spec("published", "F6", row, 0), solved)
     for problem in ("digits-class2", "DTLZ2 m=3", "Needle m=10"):
-        store.write(conversions.cell_spec(problem, conversions.configurations(problem)[0]), {})
+        spec = conversions.cell_spec(problem, conversions.configurations(problem)[0])
+        store.write(spec, {name: {"gap": [0.1]} for name in spec["outputs"]})
     assert set(runs.count(tmp_path / "cells")) == {
         ("federated", "digits-rotation, 100 rounds", "equipoise", "table-digits"),
         ("synthetic", "F6 published", "AdaOMDgd-TCH", "table-hv"),

@@ -28,7 +28,9 @@ def result(value=0.5, rounds=2):
     curve = {"round": [5 * (k + 1) for k in range(rounds)]}
     curve |= {key: [value] * rounds for key in ("train_loss", "test_loss", "test_accuracy")}
     scores = {"accuracy": 90 + value, "agnostic_loss": value, "accuracy_parity": 1 + value}
+    scores |= {"client_losses": [value] * 2, "client_accuracies": [90 + value] * 2}
     return {
+        "untrained": scores,
         "outputs": {name: {"train": scores, "test": scores} for name in federated_tables.OUTPUTS},
         "curves": dict.fromkeys(federated_tables.OUTPUTS, curve),
         "coefficients": [[0.25, 0.75]] * rounds,
@@ -137,7 +139,7 @@ def test_a_cell_without_its_numbers_is_left_out(store, tmp_path):
     write(store, "LS")
     spec = federated.spec(federated.tasks()["digits-rotation"], federated.row("TCH", "digits-rotation").method, 0)
     store.write(spec, {**result(), "curves": {"last": []}})
-    with pytest.warns(CellWarning, match="its numbers are not all there"):
+    with pytest.warns(CellWarning, match=r"json is ignored: it must have 'adaptive'; found none"):
         (runs,) = runs_by_task(read([tmp_path]))
     assert [entry.row.name for entry in runs.entries] == ["LS"]
 
@@ -268,6 +270,53 @@ def test_without_results_it_says_what_makes_some(arguments, message, tmp_path, m
     assert isinstance(done.exception, ValueError)
     assert message in str(done.exception)
     assert not Path("out").exists()
+
+
+SOLVED = {
+    "problem": "VLMOP2",
+    "method": "LS",
+    "preferences": [[0.5, 0.5], [0.2, 0.8]],
+    "losses": [[[1.0, 2.0], [3.0, float("nan")]]],
+    "seeds": [0],
+}
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        ("[" * 100_000 + "]" * 100_000, "nested at most 32 deep"),
+        (json.dumps({**SOLVED, "steps": 10**400}), "larger than a float"),
+        (json.dumps(SOLVED)[:-9], "not a whole JSON file"),
+        (json.dumps({**SOLVED, "seeds": [float("nan")]}), "whole numbers as seeds"),
+        (json.dumps({**SOLVED, "seeds": [[]]}), "whole numbers as seeds"),
+        (json.dumps({**SOLVED, "steps": {}}), "must have finite preferences"),
+        (json.dumps({**SOLVED, "preferences": [[0.5, 0.5], [float("nan"), 0.8]]}), "finite preferences"),
+        (json.dumps({**SOLVED, "losses": [[[1.0, 2.0], [3.0]]]}), "a loss for each of both"),
+        (json.dumps({**SOLVED, "losses": [[[1.0, 2.0], [3.0, True]]]}), "a loss for each of both"),
+        (json.dumps({**SOLVED, "losses": {}}), "a loss for each of both"),
+    ],
+)
+def test_a_bad_record_is_named_and_the_others_are_shown(content, reason, tmp_path):
+    (tmp_path / "good.json").write_text(json.dumps(SOLVED))
+    (tmp_path / "other.json").write_text('{"something": "else"}')
+    (tmp_path / "log.jsonl").write_text('{"step": 1, "x": 2}\n{"step": 2, "x": 1' + "0" * 400 + "}\n" + "[" * 100_000)
+    (tmp_path / "bad.json").write_text(content)
+    with pytest.warns(CellWarning, match=f"bad.json is ignored: .*{reason}") as said:
+        record = gather(read([tmp_path]), "1")
+    assert len(said) == 1
+    assert render(record)
+    (found,) = record["sets"]
+    assert found["methods"][0]["losses"] == [[[1.0, 2.0], [3.0, None]]]
+    assert record["logs"][0]["steps"] == [1]
+
+
+def test_a_seed_with_other_rounds_is_named_and_the_others_are_shown(store, tmp_path):
+    write(store, "LS", seeds=(0, 25))
+    spec = federated.spec(federated.tasks()["digits-rotation"], federated.row("LS", "digits-rotation").method, 37)
+    store.write(spec, result(rounds=3))
+    with pytest.warns(CellWarning, match=r"seed 37 of Linear\(.*\) is ignored: it has other rounds"):
+        (runs,) = runs_by_task(read([tmp_path]))
+    assert runs.entries[0].seeds == (0, 25)
 
 
 HOSTILE = "</script><script>alert(1)</script><!--"

@@ -9,11 +9,14 @@ import hashlib
 import json
 import re
 import warnings
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from equipoise.atomic import replacing
+from equipoise.atomic import LARGEST_JSON, parse_json, replacing
+from equipoise.errors import DamagedFileError
+from equipoise.experiments.result_checks import fault, frame
 
 __all__ = [
     "COMMITTED",
@@ -23,6 +26,7 @@ __all__ = [
     "CellWarning",
     "DamagedCellError",
     "NewerCellError",
+    "alike",
     "cell_name",
     "cells_in",
     "load",
@@ -43,7 +47,7 @@ class CellWarning(UserWarning):
     """A file among the cells was not used; the message says why and what became of it."""
 
 
-class DamagedCellError(ValueError):
+class DamagedCellError(DamagedFileError):
     """A file is not a whole, unaltered cell; the message says what is wrong with it."""
 
 
@@ -145,6 +149,8 @@ def cells_in(folders: Sequence[Path]) -> Iterator[Cell]:
         for path in sorted(p for p in folder.glob("*.json") if _NAME.fullmatch(p.name)):
             try:
                 cell = load(path)
+            except FileNotFoundError:  # moved aside meanwhile
+                continue
             except (NewerCellError, DamagedCellError) as error:
                 warnings.warn(f"{path} is ignored: {error}", CellWarning, stacklevel=2)
                 continue
@@ -154,6 +160,19 @@ def cells_in(folders: Sequence[Path]) -> Iterator[Cell]:
                 yield cell
 
 
+def alike(results: Mapping[int, Result], label: str) -> dict[int, Result]:
+    """The results of a federated run by seed, without those that cannot be put beside the others.
+
+    Each may be sound by itself, and have other rounds, clients or outputs than most.
+    """
+    frames = {seed: frame(result) for seed, result in results.items()}
+    usual = Counter(frames.values()).most_common(1)
+    for seed in (seed for seed, one in frames.items() if one != usual[0][0]):
+        message = f"seed {seed} of {label} is ignored: it has other rounds, clients or outputs than most seeds"
+        warnings.warn(message, CellWarning, stacklevel=2)
+    return {seed: result for seed, result in results.items() if frames[seed] == usual[0][0]}
+
+
 _NAME = re.compile(r"[0-9a-f]{24}(-format\d+)?\.json")
 
 
@@ -161,13 +180,13 @@ def load(path: Path) -> Cell:
     """Read a cell.
 
     Raises:
-        DamagedCellError: The file is truncated, altered, or no cell.
+        DamagedCellError: The file is truncated, altered, or no cell, or its result is not one of its experiment.
         NewerCellError: A newer version wrote it.
     """
     try:
-        found = json.loads(path.read_bytes())
-    except ValueError:
-        raise DamagedCellError("not a whole JSON file") from None
+        found = parse_json(_bytes(path))
+    except DamagedFileError as error:
+        raise DamagedCellError(str(error)) from None
     if not isinstance(found, dict):
         raise DamagedCellError("not a cell: it must hold spec and result")
     version = found.get("format", 1)
@@ -181,7 +200,22 @@ def load(path: Path) -> Cell:
         raise DamagedCellError(f"name and content do not belong together: it must be called {name}")
     if version != 1 and found.get("sha256") != _checksum({"spec": spec, "result": result}):
         raise DamagedCellError("its content is not what its checksum says")
+    if reason := fault(spec, result):
+        raise DamagedCellError(reason)
     return Cell(spec, result)
+
+
+def _bytes(path: Path) -> bytes:
+    """Of a file, which may be anything that has the name of a cell."""
+    if path.exists() and not path.is_file():
+        raise DamagedCellError("not a file")
+    try:
+        with path.open("rb") as file:
+            return file.read(LARGEST_JSON + 1)
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise DamagedCellError(f"it cannot be read: {error.strerror}") from error
 
 
 def cell_name(spec: Spec) -> str:

@@ -6,7 +6,6 @@ docs/notes/former-default.md has the results. The bench of today's default is be
 """
 
 import math
-import statistics
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
@@ -346,13 +345,18 @@ def _entry(problem: str, configuration: str, output: str, result: Result) -> Ent
         problem,
         configuration,
         output,
-        statistics.fmean(volumes),
-        statistics.pstdev(volumes) if len(volumes) > 1 else math.nan,
-        statistics.fmean(of["tch"]),
+        _mean(volumes),
+        float(torch.tensor(volumes, dtype=torch.float64).std(correction=0)) if len(volumes) > 1 else math.nan,
+        _mean(of["tch"]),
         of["imbalance"][1],
         result["diverged"],
-        statistics.fmean(of.get("test", [math.nan])),
+        _mean(of.get("test", [math.nan])),
     )
+
+
+def _mean(values: Sequence[float]) -> float:
+    """Also of values that diverged."""
+    return float(torch.tensor(values, dtype=torch.float64).mean())
 
 
 def gaps(store: CellStore) -> dict[str, dict[str, dict[str, float]]]:
@@ -362,7 +366,7 @@ def gaps(store: CellStore) -> dict[str, dict[str, dict[str, float]]]:
         for row in configurations(name):
             result = store.read(cell_spec(name, row))
             if result is not None:
-                means = {output: statistics.fmean(of["gap"]) for output, of in result.items()}
+                means = {output: _mean(of["gap"]) for output, of in result.items()}
                 found.setdefault(name, {})[row.name] = means
     return found
 

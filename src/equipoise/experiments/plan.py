@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 from equipoise.experiments import federated
-from equipoise.experiments.cells import CellStore, Result
+from equipoise.experiments.cells import CellStore, Result, alike
 from equipoise.experiments.federated import EXACT_FERERO, METHODS, MOMENTUM, PREFERENCES, Job, Preference, Preset, Row
 from equipoise.federated import Precision, Task
 from equipoise.registry import Named
@@ -47,7 +47,7 @@ class Wanted(NamedTuple):
         """The results of those seeds that have a cell."""
         job = self.job(seeds, precision)
         results = {seed: store.read(job.spec(seed)) for seed in seeds}
-        return {seed: result for seed, result in results.items() if result is not None}
+        return alike({seed: result for seed, result in results.items() if result is not None}, job.label)
 
 
 def wanted(

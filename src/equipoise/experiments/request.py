@@ -12,7 +12,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from equipoise.experiments.cells import CellStore, Spec, write_atomically
 from equipoise.federated import Precision
 
-__all__ = ["Item", "Request", "bar", "say", "say_read", "wrote", "wrote_json"]
+__all__ = ["Item", "Request", "bar", "printable", "say", "say_read", "wrote", "wrote_json"]
 
 
 @dataclass(frozen=True)
@@ -87,9 +87,14 @@ def bar(console: Console) -> Progress:
     )  # fmt: skip
 
 
-def say(console: Console, text: str) -> None:
+def say(console: Console, text: str, style: str | None = None) -> None:
     """Print a line as it is."""
-    console.print(text, highlight=False, markup=False, soft_wrap=True)
+    console.print(printable(text), style=style, highlight=False, markup=False, soft_wrap=True)
+
+
+def printable(text: str) -> str:
+    """A text of a stranger without what would steer a terminal: such characters are shown as Python writes them."""
+    return "".join(c if c.isprintable() or c == "\n" else c.encode("unicode_escape").decode() for c in text)
 
 
 def say_read(console: Console, store: CellStore, found: Sequence[Spec], total: int, made: int) -> None:

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from equipoise.errors import require
 from equipoise.experiments import conversions, federated, plan, synthetic
-from equipoise.experiments.cells import CellStore, cell_name, load, write_atomically
+from equipoise.experiments.cells import CellStore, cell_name, cells_in, load, write_atomically
 from equipoise.experiments.federated import SEEDS, Preset
 from equipoise.experiments.plan import Wanted
 
@@ -72,12 +72,8 @@ def count(folder: Path) -> Counter[Group]:
     """How many cells of each kind a folder has."""
     tables, labels = _tables(), _labels()
     found: Counter[Group] = Counter()
-    for path in sorted(folder.glob("*.json")) if folder.is_dir() else ():
-        try:
-            spec = load(path).spec
-        except ValueError:
-            continue
-        found[_group(spec, labels, tables.get(path.name, ""))] += 1
+    for spec, _ in cells_in([folder]):
+        found[_group(spec, labels, tables.get(cell_name(spec), ""))] += 1
     return found
 
 

@@ -11,9 +11,9 @@ from rich.text import Text
 
 from equipoise.experiments.cells import Result, write_atomically
 from equipoise.experiments.plan import DEFAULT, FORMER, Wanted
-from equipoise.experiments.request import Request, say, wrote_json
+from equipoise.experiments.request import Request, printable, say, wrote_json
 
-__all__ = ["MARKS", "Page", "Sheet", "fitted", "grid", "listing", "say_absent"]
+__all__ = ["MARKS", "Page", "Sheet", "add_words", "fitted", "grid", "listing", "say_absent"]
 
 MARKS = {True: "✓", False: "✗", None: " "}
 """Whether a number is the paper's, within two standard deviations."""
@@ -71,6 +71,11 @@ def grid(title: str, heads: Sequence[str]) -> Table:
 def listing(*columns: str | Column) -> Table:
     """A table of words."""
     return Table(*columns, box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False)
+
+
+def add_words(table: Table, *cells: str) -> None:
+    """Add a row of texts as they are: brackets in them are no markup."""
+    table.add_row(*(Text(printable(cell)) for cell in cells))
 
 
 def fitted(console: Console, table: Table) -> Table:

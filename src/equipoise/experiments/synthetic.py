@@ -286,7 +286,7 @@ def _imbalance(losses: list[list[list[float]]]) -> float:
     """The median over seeds and preferences of largest/smallest w_i f_i − 1; what diverged does not count."""
     values = metrics.imbalance(torch.tensor(losses, dtype=torch.float64), preference.linspace(PREFERENCES))
     numbers: list[float] = [value for value in values.flatten().tolist() if not math.isnan(value)]
-    return statistics.median(numbers)
+    return statistics.median(numbers) if numbers else math.nan
 
 
 def as_json(cells: Sequence[TableCell], preset: Preset) -> list[dict[str, Any]]:

@@ -1,6 +1,5 @@
 """Where a report's numbers come from: cells, records of `solve --json`, and monitoring logs."""
 
-import json
 import math
 import warnings
 from collections.abc import Iterable, Sequence
@@ -8,7 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from equipoise.errors import require
+from equipoise.atomic import LARGEST_JSON, parse_json
+from equipoise.errors import DamagedFileError, require
 from equipoise.experiments.cells import Cell, CellStore, CellWarning, Result, Spec, cell_name, cells_in
 
 __all__ = ["Log", "Sources", "read"]
@@ -89,13 +89,21 @@ def read(given: Sequence[Path], behind: Sequence[Path] = ()) -> Sources:
             solved.append((path, record))
         else:
             require(not named, "results must be cells, a log (.jsonl) or what `equipoise solve --json` wrote", path)
+            if isinstance(record, dict) and {"problem", "preferences", "losses"} <= record.keys():
+                reason = "it must have finite preferences, whole numbers as seeds, and a loss for each of both"
+                warnings.warn(f"{path} is ignored: {reason}", CellWarning, stacklevel=2)
     cells = cells_in([folder for folder in (*folders, *behind) if folder.is_dir()])
     return Sources(Known(cells), solved, [log for log in logs if log is not None])
 
 
 def read_log(path: Path) -> Log | None:
     """A monitoring log, thinned; lines that are not whole are left out. None if no line has a step."""
-    rows = [row for line in path.read_text(encoding="utf-8", errors="replace").splitlines() if (row := _row(line))]
+    try:
+        lines = path.read_bytes().splitlines()
+    except OSError as error:
+        warnings.warn(f"{path} is ignored: {error.strerror}", CellWarning, stacklevel=2)
+        return None
+    rows = [row for line in lines if (row := _row(line))]
     if not rows:
         warnings.warn(f"{path} is ignored: no line is an object with a step", CellWarning, stacklevel=2)
         return None
@@ -107,17 +115,16 @@ def read_log(path: Path) -> Log | None:
     return Log(path, [row["step"] for row in kept], {name: [_finite(row.get(name)) for row in kept] for name in names})
 
 
-def _row(line: str) -> dict[str, Any] | None:
+def _row(line: bytes) -> dict[str, Any] | None:
     try:
-        row = json.loads(line)
-    except ValueError:  # the last line of a run that was cut off, for one
+        row = parse_json(line)
+    except DamagedFileError:  # the last line of a run that was cut off, for one
         return None
     return row if isinstance(row, dict) and isinstance(row.get("step"), int) else None
 
 
 def _finite(value: object) -> float | None:
-    number = isinstance(value, int | float) and not isinstance(value, bool)
-    return float(value) if number and math.isfinite(value) else None  # type: ignore[arg-type]
+    return float(value) if _is_number(value) and math.isfinite(value) else None  # type: ignore[arg-type]
 
 
 def is_solved(record: dict[str, Any]) -> bool:
@@ -127,7 +134,9 @@ def is_solved(record: dict[str, Any]) -> bool:
     if not named or not all(isinstance(value, list) and value for value in (weights, losses, seeds)):
         return False
     m = len(weights[0]) if isinstance(weights[0], list) else 0
-    return m >= 2 and len(losses) == len(seeds) and all(_is_matrix(x, len(weights), m) for x in (weights, *losses))
+    plain = all(_is_number(record.get(key, 0)) for key in ("steps", "step_size")) and all(map(_is_whole, seeds))
+    whole = m >= 2 and len(losses) == len(seeds) and all(_is_matrix(x, len(weights), m) for x in (weights, *losses))
+    return plain and whole and all(math.isfinite(x) for row in weights for x in row)
 
 
 def _is_matrix(value: object, rows: int, columns: int) -> bool:
@@ -135,12 +144,22 @@ def _is_matrix(value: object, rows: int, columns: int) -> bool:
         isinstance(value, list)
         and len(value) == rows
         and all(isinstance(row, list) and len(row) == columns for row in value)
-        and all(isinstance(x, int | float) for row in value for x in row)
+        and all(_is_number(x) for row in value for x in row)
     )
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _is_whole(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
 
 
 def _json(path: Path) -> object:
     try:
-        return json.loads(path.read_bytes())
-    except ValueError:
+        with path.open("rb") as file:
+            return parse_json(file.read(LARGEST_JSON + 1))
+    except (DamagedFileError, OSError) as error:
+        warnings.warn(f"{path} is ignored: {error}", CellWarning, stacklevel=2)
         return None

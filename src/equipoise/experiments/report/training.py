@@ -2,7 +2,6 @@
 
 import re
 import shlex
-import warnings
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -13,9 +12,9 @@ import torch
 
 from equipoise.conversion import Last
 from equipoise.experiments import federated, paper
-from equipoise.experiments.cells import CellWarning, Result
+from equipoise.experiments.cells import Result, alike
 from equipoise.experiments.federated import EVERY, EXACT_FERERO, METHODS, MOMENTUM, Output, Preset, Row
-from equipoise.experiments.federated_tables import METRICS, OUTPUTS, Entry
+from equipoise.experiments.federated_tables import METRICS, Entry
 from equipoise.experiments.plan import ALL, TABLES
 from equipoise.experiments.report.numbers import short
 from equipoise.experiments.report.sources import Log, Sources
@@ -114,32 +113,18 @@ def runs_by_task(sources: Sources) -> list[TaskRuns]:
     for spec, result in sources.cells.cells:
         if spec.get("experiment") != "federated":
             continue
-        if not _is_sound(spec, result):
-            warnings.warn(f"a cell of {str(spec)[:80]} is ignored: its numbers are not all there", CellWarning, 2)
-            continue
         wanted = spec.get("preference")
         preference = ", ".join(map(str, wanted)) if isinstance(wanted, list) else ""
         asked = _Asked(str(spec.get("task")), str(spec.get("precision")), preference)
         groups[asked][str(spec.get("weighting")), str(spec.get("transform"))][spec["seed"]] = result
-    runs = [_task_runs(asked, found) for asked, found in groups.items()]
+    runs = [
+        _task_runs(asked, {of: alike(seeds, of[0][:60]) for of, seeds in found.items()})
+        for asked, found in groups.items()
+    ]
     names = list(federated.tasks())
     return sorted(
         runs, key=lambda run: (next((k for k, n in enumerate(names) if run.title.startswith(n)), 99), run.title)
     )
-
-
-def _is_sound(spec: dict[str, Any], result: Result) -> bool:
-    """Whether a cell has everything that is drawn: it may come from anywhere."""
-    try:
-        outputs = (*OUTPUTS, "own") if "own" in result["outputs"] else OUTPUTS
-        curves = [result["curves"][output] for output in outputs]
-        numbers = [result["outputs"][output]["test"][metric] for output in outputs for metric in METRICS]
-        numbers += [value for curve in curves for key in (*CURVES, "round") for value in curve[key]]
-        numbers += [value for row in result["coefficients"] for value in row] + result["archive"]
-        aligned = all(len(curve[key]) == len(curve["round"]) for curve in curves for key in CURVES)
-        return aligned and isinstance(spec["seed"], int) and all(isinstance(x, int | float) for x in numbers)
-    except (KeyError, TypeError, AttributeError):
-        return False
 
 
 def _task_runs(asked: _Asked, found: dict[Trajectory, dict[int, Result]]) -> TaskRuns:
@@ -169,7 +154,7 @@ def _task_runs(asked: _Asked, found: dict[Trajectory, dict[int, Result]]) -> Tas
     return TaskRuns(title, entries, rounds, options, not _unusual(asked.task), item)
 
 
-_ROUNDS = re.compile(r"rounds=(\d+)")
+_ROUNDS = re.compile(r"rounds=(\d{1,6})\b")
 _LOSS = re.compile(r"loss='([^']*)'")
 _DOMINANCE = re.compile(r", dominance='([^']*)'")
 _PARTICIPATION = re.compile(r"participation=Participation\(([^)]*)\)")

@@ -1,0 +1,116 @@
+"""Whether a result is one that its experiment makes: a cell may come from anywhere."""
+
+from collections.abc import Callable
+from typing import Any
+
+__all__ = ["fault", "frame"]
+
+METRICS = ("accuracy", "agnostic_loss", "accuracy_parity")
+CLIENTS = ("client_losses", "client_accuracies")
+CURVES = ("train_loss", "test_loss", "test_accuracy")
+
+
+def fault(spec: dict[str, Any], result: dict[str, Any]) -> str:
+    """What is wrong with a result; empty if nothing is, or if the experiment is not one of this library's.
+
+    Numbers may be NaN or infinite: a run can diverge.
+    """
+    check = _CHECKS.get(str(spec.get("experiment")))
+    try:
+        if check is not None:
+            check(spec, result)
+    except KeyError as error:
+        return f"it must have {error}; found none"
+    except (TypeError, AttributeError, ValueError, StopIteration) as error:
+        return f"its result must be one of its experiment: {error}"
+    return ""
+
+
+def _synthetic(spec: dict[str, Any], result: dict[str, Any]) -> None:
+    _matrix("losses", result["losses"], spec["preferences"], 2)
+    _number("hypervolume", result["hypervolume"])
+    _count("diverged", result["diverged"])
+
+
+def _conversions(spec: dict[str, Any], result: dict[str, Any]) -> None:
+    found = {name: of for name, of in result.items() if name != "diverged"}
+    _must(found.keys() == spec["outputs"].keys(), "outputs", "those of its specification")
+    needed = ("tch", "imbalance") if "diverged" in result else ("gap",)
+    for name, of in found.items():
+        _must(all(key in of for key in needed), name, f"a dictionary with {' and '.join(needed)}")
+        for key, values in of.items():
+            _numbers(f"{name}, {key}", values, 3 if key == "imbalance" else max(1, len(values)))
+    _count("diverged", result.get("diverged", 0))
+
+
+def _federated(spec: dict[str, Any], result: dict[str, Any]) -> None:
+    _count("seed", spec["seed"])
+    outputs, (rounds, clients, *_) = result["outputs"], frame(result)
+    _numbers("round", list(rounds), max(1, len(rounds)))
+    for output in outputs:
+        for part in ("train", "test"):
+            _scores(f"{output}, {part}", outputs[output][part], clients)
+        if "first" in result:
+            _scores(f"{output}, first", result["first"][output], clients)
+        _must(tuple(result["curves"][output]["round"]) == rounds, output, "evaluated in the rounds of the others")
+        for key in CURVES:
+            _numbers(f"{output}, {key}", result["curves"][output][key], len(rounds))
+    _scores("untrained", result["untrained"], clients)
+    _matrix("coefficients", result["coefficients"], len(result["coefficients"]), clients)
+    _numbers("archive", result["archive"], len(result["coefficients"]))
+    if "round_loss" in result:
+        _numbers("round_loss", result["round_loss"], len(result["round_loss"]))
+    _number("seconds_per_round", result["seconds_per_round"])
+    for text in (result["device"], result.get("date", "")):
+        _must(isinstance(text, str) and len(text) <= 100, "device and date", "short texts")
+
+
+def frame(result: dict[str, Any]) -> tuple[tuple[int, ...], int, int, int, frozenset[str]]:
+    """What the results of all seeds of a federated run have in common, so that they can be put beside each other.
+
+    Returns:
+        The rounds of its curves; the numbers of its clients, of rounds with weights and of losses; its outputs.
+    """
+    first = next(iter(result["outputs"]))
+    clients = len(result["outputs"][first]["test"]["client_losses"])
+    lengths = len(result["coefficients"]), len(result.get("round_loss", []))
+    return tuple(result["curves"][first]["round"]), clients, *lengths, frozenset(result["outputs"])
+
+
+def _scores(name: str, of: dict[str, Any], clients: int) -> None:
+    for metric in METRICS:
+        _number(f"{name}, {metric}", of[metric])
+    for key in CLIENTS:
+        _numbers(f"{name}, {key}", of[key], clients)
+
+
+def _must(condition: bool, name: str, rule: str) -> None:  # noqa: FBT001
+    if not condition:
+        raise ValueError(f"{name} must be {rule}; found something else")
+
+
+def _number(name: str, value: object) -> None:
+    _must(isinstance(value, int | float) and not isinstance(value, bool), name, "a number")
+
+
+def _count(name: str, value: object) -> None:
+    _must(isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**63, name, "a whole number")
+
+
+def _numbers(name: str, values: object, length: int) -> None:
+    _must(isinstance(values, list) and len(values) == length, name, f"a list of {length} numbers")
+    for value in values:  # type: ignore[attr-defined]
+        _number(name, value)
+
+
+def _matrix(name: str, rows: object, number: int, columns: int) -> None:
+    _must(isinstance(rows, list) and len(rows) == number, name, f"{number} lists of {columns} numbers")
+    for row in rows:  # type: ignore[attr-defined]
+        _numbers(name, row, columns)
+
+
+_CHECKS: dict[str, Callable[[dict[str, Any], dict[str, Any]], None]] = {
+    "synthetic": _synthetic,
+    "conversions": _conversions,
+    "federated": _federated,
+}
