@@ -16,12 +16,12 @@ _TINY = torch.finfo(torch.float64).tiny
 
 @dataclass(frozen=True)
 class LossCap:
-    """A reported loss counts at most as a multiple of a quantile of the other objectives' losses.
+    """A reported loss is believed up to a multiple of a quantile of the other objectives' losses.
 
-    The strategy compares losses times preference, w∘f. With quantile 1 and factor 1 the largest counts as the second
-    largest: no lie gains more than that. Such a cap also takes from an honest objective what sets it apart from the
-    others; a larger factor leaves it that. With the median, fewer than half of the objectives cannot move the limit
-    beyond the others' losses. Where the quantile is 0 there is no limit.
+    One beyond it counts as the quantile: a lie gains nothing. The strategy compares losses times preference, w∘f. With
+    the median, fewer than half of the objectives cannot lift the limit beyond the others' losses. An honest objective
+    beyond the limit loses what sets it apart, so choose the factor by how far apart honest losses can be. Where the
+    quantile is 0 there is no limit.
 
     Attributes:
         quantile: q in [0, 1], interpolated linearly.
@@ -29,26 +29,26 @@ class LossCap:
 
     Examples:
         >>> from equipoise.flower import LossCap
-        >>> losses = torch.tensor([1.0, 2.0, 100.0])
-        >>> LossCap(quantile=1.0, factor=1.0).capped(losses).tolist()  # the largest counts as the second
+        >>> LossCap().capped(torch.tensor([1.0, 2.0, 3.0, 150.0])).tolist()  # up to 100 times the median of the others
+        [1.0, 2.0, 3.0, 150.0]
+        >>> LossCap().capped(torch.tensor([1.0, 2.0, 3.0, 1e38])).tolist()
+        [1.0, 2.0, 3.0, 2.0]
+        >>> LossCap(1.0, 1.0).capped(torch.tensor([1.0, 2.0, 100.0])).tolist()  # the largest counts as the second
         [1.0, 2.0, 2.0]
-        >>> LossCap().capped(torch.tensor([1.0, 2.0, 3.0, 1e38])).tolist()  # ten times the median of the others
-        [1.0, 2.0, 3.0, 20.0]
     """
 
     quantile: float = 0.5
-    factor: float = 10.0
+    factor: float = 100.0
 
     def __post_init__(self) -> None:
         require(0 <= self.quantile <= 1, "quantile must lie in [0, 1]", self.quantile)
         require(1 <= self.factor < float("inf"), "factor must be at least 1 and finite", self.factor)
 
     def capped(self, losses: Tensor) -> Tensor:
-        """The losses as they count, (n,): q + (factor − 1)|q| at most, and −factor |q| at least."""
-        quantile = self.quantiles(losses)
-        limits = quantile + (self.factor - 1.0) * quantile.abs()
-        within = torch.maximum(torch.minimum(losses, limits), -self.factor * quantile.abs())
-        return torch.where(quantile == 0, losses, within)
+        """The losses as they count, (n,): those in [−factor |q|, q + (factor − 1)|q|] as they are, others as q."""
+        q = self.quantiles(losses)
+        low, high = -self.factor * q.abs(), q + (self.factor - 1.0) * q.abs()
+        return torch.where((q == 0) | ((low <= losses) & (losses <= high)), losses, q)
 
     def quantiles(self, losses: Tensor) -> Tensor:
         """The quantile of the others' losses, for each, (n,); 0 without others."""
@@ -66,7 +66,7 @@ class LossCap:
 
 
 def limit_moves(lengths: Tensor, most: float) -> Tensor:
-    """The factors that make every client's move at most `most` times as long as the median, (n,).
+    """The factors that make moves of over `most` times the median length as long as the median, (n,).
 
     Args:
         lengths: |θ_i − θ|, (n,).
@@ -75,8 +75,8 @@ def limit_moves(lengths: Tensor, most: float) -> Tensor:
     Returns:
         Factors in [0, 1]; all 1 where the median is 0.
     """
-    limit = most * lengths.median()
-    return torch.where(lengths > limit, limit / lengths, 1.0) if limit > 0 else torch.ones_like(lengths)
+    median = lengths.median()
+    return torch.where(lengths > most * median, median / lengths, 1.0) if median > 0 else torch.ones_like(lengths)
 
 
 def weight_shares(c: Tensor, parts: Sequence[Part]) -> Tensor:

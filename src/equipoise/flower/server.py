@@ -22,6 +22,8 @@ __all__ = ["Server", "ServerOptimizer"]
 
 ServerOptimizer = Callable[[list[Tensor]], torch.optim.Optimizer]
 
+PATIENCE = 10.0
+"""How often an objective must have been asked in vain before the answer leaves it out."""
 _STATISTICS = ("running_mean", "running_var", "num_batches_tracked")
 
 
@@ -68,6 +70,8 @@ class Server:
         """The weighting's state."""
         self.record: Any = conversion.init(learned, blank)
         """The conversion's state."""
+        self.due = torch.zeros_like(preference, dtype=torch.float64)
+        """How often each objective should have been heard, (m,); −∞ once it was."""
         self._changed = {0}  # slots of the archive that the checkpoint does not have
 
     @property
@@ -113,11 +117,31 @@ class Server:
         c = c * len(c) if self.weighting.dual else c
         wanted, c = c, limit_weights(c, self.preference, parts, self.max_weight)
         self.limited = int((wanted.abs() > c.abs() * (1 + 1e-6)).sum())
-        self._enter(losses, mask, before=True)
+        shown = self._with_stand_ins(losses, mask, pi)
+        self._enter(*shown, before=True)
         self.theta = self._step(c, parts, self.weighting.rows(dual))
         self.dual = dual
-        self._enter(losses, mask, before=False)
+        self._enter(*shown, before=False)
         return c
+
+    @property
+    def missing(self) -> Tensor:
+        """Objectives that the answer leaves out, as they were never heard, (m,)."""
+        return self.due >= PATIENCE
+
+    def _with_stand_ins(self, losses: Tensor, mask: Tensor | None, pi: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        """Losses and mask for the conversion, which records nothing before it has seen every objective.
+
+        A client that never sends a reply that counts must not keep the answer at the first model. After some rounds
+        its objective gets a loss that is never the worst.
+        """
+        if mask is None:
+            self.due.fill_(-torch.inf)
+            return losses, mask
+        self.due = torch.where(mask, -torch.inf, self.due + (1.0 if pi is None else pi))
+        if not bool(self.missing.any()):
+            return losses, mask
+        return torch.where(self.missing, losses[mask].min().clamp_max(0.0), losses), mask | self.missing
 
     def _statistics(self, parts: Sequence[sums.Part]) -> dict[str, Tensor]:
         """What the weighting needs of the pseudo-gradients (θ − θ_i)/η."""
@@ -178,6 +202,7 @@ class Server:
         record = with_slots(self.record, {})
         tensors = {f"weighting.{n}": x for n, x in state.flatten(self.dual).items()}
         tensors |= {f"record.{n}": x for n, x in state.flatten(record).items()}
+        tensors["due"] = self.due
         if self.optimizer is not None:
             for k, own in self.optimizer.state_dict()["state"].items():
                 tensors |= {f"optimizer.{k}.{n}": torch.as_tensor(x) for n, x in own.items() if x is not None}
@@ -194,7 +219,7 @@ class Server:
 
         check_tensors(kept.model, self.theta)
         self.round, self.theta = kept.round, {name: kept.model[name] for name in self.theta}
-        self.dual = state.unflatten(part("weighting."), self.dual)
+        self.dual, self.due = state.unflatten(part("weighting."), self.dual), kept.state["due"]
         numbers = state.unflatten(part("record."), with_slots(self.record, {}))
         slots = store.resize(self.record.slots, 0, self.conversion.used(numbers).shape[-1])
         for j, models in kept.slots.items():

@@ -81,10 +81,11 @@ class PreferenceStrategy(FedAvg):
         seed: Of the draw of clients; sent to the clients, for theirs.
         dropout: The probability that a client that was asked does not answer, as far as it is known: gains and
             coefficients are divided by the probability of being heard.
-        cap: A limit on reported losses; None for no limit.
+        cap: How large a reported loss can be to be believed; None for no limit.
         max_weight: The largest share of the coefficients that one client can have, in (0, 1]. What it has beyond that
             goes to the others. 1: no limit, as in the paper.
-        max_move: How many times as long as the median a client's move θ_i − θ can be; `inf`: no limit.
+        max_move: How many times as long as the median a client's move θ_i − θ can be; a longer one counts as one of
+            the median's length. `inf`: no limit.
         statistics: Arrays that are averaged over the clients, not weighed, and not part of the answer's average;
             those of BatchNorm if not given.
         evaluate_solution: Whether evaluation, on clients and on the server, is of the solution, not of θ.
@@ -155,6 +156,7 @@ class PreferenceStrategy(FedAvg):
         self._server: Server | None = None
         self._sent: ArrayRecord | None = None
         self._sample: _Sample | None = None
+        self._said: set[tuple[str, int]] = set()
         self._owners: dict[int, int] = {}  # the node of every client that was heard
         self._described: dict[str, str] | None = None
         self._before = 0  # rounds done when `start` was called: Flower counts from one
@@ -237,8 +239,10 @@ class PreferenceStrategy(FedAvg):
         said = self._limited(t, heard, self._objectives(heard))
         pi = self._inclusion()
         mask = None if pi is None and bool(said.present.all()) else said.present
-        weights = server.weights
+        weights, missing = server.weights, server.missing
         c = server.advance(said.losses, mask, pi, said.parts)
+        for j in torch.nonzero(server.missing & ~missing).squeeze(-1).tolist():
+            LOG.warning("round %d: objective %d was never heard: the solution leaves it out until it is", t, j)
         self._watch(t, said, weights, server.weights)
         self._keep(moved=True)
         self._sent = sums.packed(server.theta)
@@ -283,7 +287,7 @@ class PreferenceStrategy(FedAvg):
     # --------------------------------------------------------------------------- parts of a round
     def _begin(self, arrays: ArrayRecord) -> Server:
         self._before, self.rejected, self.checkpoint_seconds, self._described = 0, [], 0.0, None
-        self._owners = {}
+        self._owners, self._said = {}, set()
         if self.checkpoint is not None:
             self.checkpoint.open(resume=self.resume)
         self._server = Server(
@@ -316,7 +320,7 @@ class PreferenceStrategy(FedAvg):
         heard, rejected = hear(replies, self.groups, like, t, self._owners)
         self._owners |= {one.client: one.node for one in heard}
         for one in rejected:
-            LOG.warning("round %d: reply of node %d rejected: %s", t, one.node, one.reason)
+            self._say_once(("reply", one.node), f"round {t}: reply of node {one.node} rejected: {one.reason}")
         self.rejected += rejected
         return heard
 
@@ -338,13 +342,17 @@ class PreferenceStrategy(FedAvg):
             changed = ~torch.isclose(counts, losses[present], rtol=1e-12, atol=0.0)
             for j in torch.nonzero(present).squeeze(-1)[changed].tolist():
                 nodes = [one.node for one in heard if one.objective == j]
-                LOG.warning("round %d: loss %.6g of objective %d, from nodes %s, is capped", t, losses[j], j, nodes)
+                self._say_once(
+                    ("cap", j), f"round {t}: loss {losses[j]:.6g} of objective {j}, from nodes {nodes}, is capped"
+                )
             losses, capped = losses.clone(), int(changed.sum())
             losses[present] = torch.where(changed, counts, losses[present])
         paces = self._paces(heard)
         for one, pace in zip(heard, paces.tolist(), strict=True):
             if pace < 1:
-                LOG.warning("round %d: move of node %d is too long: %.3g of it counts", t, one.node, pace)
+                self._say_once(
+                    ("move", one.node), f"round {t}: move of node {one.node} is too long: {pace:.3g} of it counts"
+                )
         parts = [part._replace(pace=pace) for part, pace in zip(said.parts, paces.tolist(), strict=True)]
         return said._replace(parts=parts, losses=losses, capped=capped, shortened=int((paces < 1).sum()))
 
@@ -366,6 +374,12 @@ class PreferenceStrategy(FedAvg):
         return inclusion(self.groups.sizes, *self._sample, self.dropout)
 
     # --------------------------------------------------------------------------- what is told
+    def _say_once(self, what: tuple[str, int], text: str) -> None:
+        """Log it once in a run: a client that is at odds in every round would fill the log. The metrics count all."""
+        if what not in self._said:
+            self._said.add(what)
+            LOG.warning("%s; this is said once", text)
+
     def _watch(self, t: int, said: _Round, before: Tensor | None, after: Tensor | None) -> None:
         """Say so if one objective takes nearly all the weight in one round."""
         if before is None or after is None or len(after) < 3:
@@ -391,10 +405,14 @@ class PreferenceStrategy(FedAvg):
     def _metrics(self, heard: Sequence[Heard], said: _Round, c: Tensor) -> MetricRecord:
         server = self._held()
         told = self._scores(heard, said)
-        told |= {"objectives-heard": int(said.present.sum()), "capped": said.capped, "shortened": said.shortened}
+        told |= {
+            "objectives-heard": int(said.present.sum()),
+            "capped": said.capped,
+            "shortened": said.shortened,
+        }
         shares = weight_shares(c, said.parts)
         told["largest-weight"], told["largest-weight-client"] = float(shares.max()), heard[int(shares.argmax())].client
-        told["weights-limited"] = self._held().limited
+        told["weights-limited"], told["never-heard"] = server.limited, int(server.missing.sum())
         told["rejected"] = sum(one.round == server.round for one in self.rejected)
         if server.archive_size is not None:
             told["archive-size"] = server.archive_size
