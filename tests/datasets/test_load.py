@@ -67,7 +67,7 @@ def test_a_real_batch_in_the_python_layout_has_the_same_checksum(real: Path, tmp
     records = content.reshape(-1, 3073)
     batch = {"data": records[:, 1:].copy(), "labels": records[:, 0].tolist(), "batch_label": "testing batch 1 of 1"}
     path = tmp_path / "test_batch"
-    path.write_bytes(pickle.dumps(batch, 2))
+    path.write_bytes(pickle.dumps(batch, 4))
     ours = dataclasses.replace(python, unconverted=hashlib.sha256(path.read_bytes()).hexdigest())
     np.testing.assert_array_equal(read_content(path, ours), content)
     path.unlink()
