@@ -11,7 +11,7 @@ export OMP_NUM_THREADS ?= 1
 export MALLOC_TRIM_THRESHOLD_ := 1000000000
 export MALLOC_MMAP_THRESHOLD_ := 1000000000
 
-.PHONY: demo test test-slow flower-e2e lint bench docs clean install
+.PHONY: demo test test-slow torture flower-e2e lint bench docs clean install
 
 install: $(STAMP)
 
@@ -50,6 +50,10 @@ test: lint
 
 test-slow: $(STAMP)
 	$(PY) -m pytest -n $(WORKERS)
+
+# Kills, interrupts, bit flips, hostile replies, full disks and mutants, at random; some eight minutes.
+torture: $(STAMP)
+	$(PY) -m tests.torture
 
 # The Flower app in real processes: on Ray, and deployed on loopback with things going wrong; some ten minutes.
 flower-e2e: $(STAMP)

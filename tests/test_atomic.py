@@ -238,6 +238,20 @@ def test_a_lock_is_held_until_released_and_names_its_process(tmp_path):
 
 
 @posix
+@pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
+def test_a_forked_process_does_not_end_the_lock_of_its_parent(tmp_path):
+    handle, owner = take_lock(tmp_path / "lock"), os.getpid()
+    child = os.fork()
+    if child == 0:
+        release_lock(handle, owner)
+        os._exit(0)
+    os.waitpid(child, 0)
+    with pytest.raises(BlockingIOError):
+        take_lock(tmp_path / "lock")
+    release_lock(handle, owner)
+
+
+@posix
 def test_a_lock_that_is_not_ours_is_left_as_it_is(tmp_path):
     path, mine = tmp_path / "lock", tmp_path / "mine"
     mine.write_text("my notes")

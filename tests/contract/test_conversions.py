@@ -195,6 +195,28 @@ def test_nothing_that_is_given_changes(conversion: Conversion[Any]):
 
 
 @every
+def test_the_numbers_of_a_state_stay_when_the_next_one_is_made(conversion: Conversion[Any]):
+    """Copies are changed in place; numbers belong to their step. Losses fall: members of an archive are cleared."""
+    state = record(conversion, iterates(6, 2))
+    before = flat(state)
+    (params, losses), *_ = iterates(1, 2)
+    conversion.update(params, 0.01 * losses, state)
+    for name, tensor in eq.state.flatten(state).items():
+        assert "slots" in name or torch.equal(tensor, before[name]), name
+
+
+@every
+@pytest.mark.parametrize("batch", [(), (2,)])
+def test_losses_may_be_overwritten_once_they_are_recorded(conversion: Conversion[Any], batch: tuple[int, ...]):
+    path = iterates(4, *batch)
+    state = record(conversion, path)
+    before = flat(state)
+    for _, losses in path:
+        losses.fill_(9.0)
+    assert_same(flat(state), before)
+
+
+@every
 def test_graphs_are_not_kept(conversion: Conversion[Any]):
     path = [({name: x.requires_grad_() for name, x in p.items()}, f.requires_grad_()) for p, f in iterates(4, 2)]
     state = record(conversion, path)
@@ -313,15 +335,19 @@ def test_a_full_mask_is_no_mask(conversion: Conversion[Any]):
 @every
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
 @pytest.mark.parametrize("warm", [0, 5], ids=["first step", "later step"])
-def test_a_non_finite_loss_leaves_the_state_as_it_was(conversion: Conversion[Any], bad: float, warm: int):
-    path = iterates(7, 2, 3)
+@pytest.mark.parametrize("absent", [None, 0], ids=["all present", "one absent"])
+def test_a_non_finite_loss_leaves_the_state_as_it_was(
+    conversion: Conversion[Any], bad: float, warm: int, absent: int | None
+):
+    path, mask = iterates(7, 2, 3), None if absent is None else torch.arange(M) != absent
     state = record(conversion, path[:warm], conversion.init(*path[0]))
     params, losses = path[-1]
     before = flat(state)
-    clean = flat(conversion.update(params, losses, record(conversion, path[:warm], conversion.init(*path[0]))))
+    same = record(conversion, path[:warm], conversion.init(*path[0]))
+    clean = flat(conversion.update(params, losses, same, mask=mask))
     hurt = losses.clone()
     hurt[0, 1, 2] = bad
-    after = flat(conversion.update(params, hurt, state))
+    after = flat(conversion.update(params, hurt, state, mask=mask))
     others = torch.ones(2, 3, dtype=torch.bool)
     others[0, 1] = False
     for name, tensor in after.items():

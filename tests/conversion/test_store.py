@@ -54,6 +54,7 @@ def test_a_gain_of_one_overwrites():
     assert store["n"][0].tolist() == [0, 1, 70]
     assert torch.equal(store["x"][0, :2], before["x"][0, :2])
     assert torch.equal(store["x"][1], before["x"][1])
+    assert torch.equal(store["n"][1], before["n"][1])
 
 
 def test_a_gain_of_one_overwrites_whatever_was_there():

@@ -14,7 +14,7 @@ from types import FrameType
 from typing import Any
 
 import torch
-from tests.torture.outcome import Outcome, Row, collect, judge
+from tests.torture.outcome import Outcome, Row, Trial, collect, judge
 from tests.torture.runs import COURSES, Course, digest, start_training, train
 
 import equipoise as eq
@@ -28,7 +28,7 @@ def rows(share: float, seed: int) -> list[Row]:
     torch.set_num_threads(1)
     found: dict[str, Row] = {}
     for kind, number, trial in (("kills", KILLS, _kill), ("interrupts", INTERRUPTS, _interrupt)):
-        trials: list[tuple[str, Callable[[], list[Outcome]]]] = []
+        trials: list[Trial] = []
         for k in range(max(len(COURSES), round(number * share))):
             course = COURSES[k % len(COURSES)]
             expected, lines = _undisturbed(course)
@@ -58,7 +58,7 @@ def _kill(course: Course, expected: str, _: int, seed: int) -> list[Outcome]:
         for _ in range(number):
             _run_and_kill(course, folder, draws.uniform(0.002, 0.06))
         outcome = judge(lambda: course.run(folder) == expected, f"{course.name}, seed {seed}, {number} kills")
-    return [outcome._replace(count=number)]
+    return [outcome._replace(trials=number)]
 
 
 def _run_and_kill(course: Course, folder: Path, seconds: float) -> None:
@@ -96,7 +96,7 @@ def _interrupt(course: Course, expected: str, lines: int, seed: int) -> list[Out
         if not what:
             return [Outcome("silent", f"{course.name}, seed {seed}: the interrupt at line {at} was swallowed")]
         for mol in started:
-            kept = judge(lambda mol=mol: _saves_and_loads(folder, mol), f"{what}, what is in memory")
+            kept = judge(partial(_saves_and_loads, folder, mol), f"{what}, what is in memory")
             if kept.kind == "silent":
                 return [kept]
             mol.close()

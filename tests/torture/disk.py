@@ -127,7 +127,7 @@ def _attempt(
     try:
         with full():
             write()
-    except Exception as error:  # noqa: BLE001
+    except Exception as error:
         if not (isinstance(error, OSError) and name in str(error)):
             return Outcome("silent", f"{what}: {type(error).__name__}: {error}")
         return Outcome("noticed") if old() else Outcome("silent", f"{what}: the old content is lost")

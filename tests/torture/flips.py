@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from tests.torture.outcome import Outcome, Row, collect, judge
+from tests.torture.outcome import Outcome, Row, Trial, collect, judge
 from tests.torture.runs import digest, save_training, serve, simulate, start_training, warm_up
 from torch import Tensor
 
@@ -38,7 +38,7 @@ def rows(share: float, seed: int) -> list[Row]:
     """A row for every kind of file."""
     warm_up()
     found: dict[str, Row] = {}
-    trials: list[tuple[str, Callable[[], list[Outcome]]]] = []
+    trials: list[Trial] = []
     number = max(5, round(NUMBER * share))
     for kind, write in KINDS.items():
         for first in range(0, number, PIECE):
@@ -69,7 +69,7 @@ def _damage(kind: str, write: Callable[[Path], Written], number: int, seed: str)
     return outcomes
 
 
-def _put(path: Path, data: bytes) -> None:
+def _put(path: Path, data: bytes | bytearray) -> None:
     """As a new file: the old one may be memory-mapped."""
     beside = path.with_name("beside")
     beside.write_bytes(data)

@@ -17,288 +17,522 @@ class Mutant(NamedTuple):
     """Arguments of pytest: the few tests that concern it."""
 
 
-def _of(file: str, tests: str, *changes: tuple[str, str]) -> list[Mutant]:
-    """Mistakes in one file; `tests` are paths below `tests`, with spaces between them."""
-    paths = tuple(f"tests/{path}" for path in tests.split())
-    return [Mutant(f"equipoise/{file}", old, new, paths) for old, new in changes]
+def _of(file: str, *mistakes: tuple[str, str, str]) -> list[Mutant]:
+    """Mistakes in a file: the text, what it becomes, and tests below `tests`."""
+    return [Mutant(f"equipoise/{file}", old, new, (f"tests/{test}",)) for old, new, test in mistakes]
 
+
+SIMPLEX, OMD, SELF_TUNED = "test_simplex.py", "weighting/test_omd.py", "weighting/test_self_tuned.py"
+STCH, TCH, PROTOCOL = (
+    "weighting/test_smooth_tchebycheff.py",
+    "weighting/test_tchebycheff.py",
+    "weighting/test_protocol.py",
+)
+SUFFIX, LEDGER, AVERAGE = "conversion/test_suffix.py", "conversion/test_ledger.py", "conversion/test_average.py"
+CONTRACT, STORE = "contract/test_conversions.py", "conversion/test_store.py"
+STEPS, SOLUTION, CHECKPOINT = "train/test_accumulation.py", "train/test_solution.py", "train/test_checkpoint.py"
+LOOP, STORES, ARCHIVE = "train/test_multi_objective.py", "train/test_stores.py", "train/test_archive.py"
+NONFINITE, INPUT, FLOOR = "train/test_nonfinite.py", "train/test_bad_input.py", "train/test_floor.py"
+INTERRUPTS, ROUNDS = "train/test_interrupts.py", "federated/test_rounds.py"
+REPLIES, STRATEGY, SERVER = "flower/test_bad_replies.py", "flower/test_strategy.py", "flower/test_checkpoint.py"
+ATOMIC, CELLS, DATA = "test_atomic.py", "experiments/test_cells.py", "datasets/test_load.py"
 
 MUTANTS = [
     # The simplex and the mirror maps -------------------------------------------------------------
     *_of(
         "simplex.py",
-        "test_simplex.py",
-        ("support = (ordered * rank > excess)", "support = (ordered * rank < excess)"),
-        ("h1, h2 = max(y1, 0.5), max(y2, 0.5)", "h1, h2 = y1, y2"),
-        ("spare = 1.0 if lower is None else 1.0 - lower.sum(-1, keepdim=True)", "spare = 1.0"),
-        ("return torch.log_softmax(moved, -1)", "return moved"),
-        ("free = (enters <= left) & (left < leaves)\n    held = torch.where(left < enters, low, high)\n"
-         "    top = torch.where(free, wide, -torch.inf).amax(-1, keepdim=True)\n    beyond = torch.where(free, wide - top, 0.0)",
-         "free = (enters <= left)\n    held = torch.where(left < enters, low, high)\n"
-         "    top = torch.where(free, wide, -torch.inf).amax(-1, keepdim=True)\n    beyond = torch.where(free, wide - top, 0.0)"),
+        ("(ordered * rank > excess)", "(ordered * rank < excess)", f"{SIMPLEX}::test_projection_by_hand"),
+        (
+            "h1, h2 = max(y1, 0.5), max(y2, 0.5)",
+            "h1, h2 = y1, y2",
+            f"{SELF_TUNED}::test_a_local_step_is_its_definition",
+        ),
+        (
+            "spare = 1.0 if lower is None else 1.0 - lower.sum(-1, keepdim=True)",
+            "spare = 1.0",
+            f"{SELF_TUNED}::test_a_local_step_is_its_definition",
+        ),
+        ("torch.log_softmax(moved, -1)", "moved", f"{SIMPLEX}::test_a_step_satisfies_its_variational_inequality"),
+        (
+            "beyond + rest / free.sum(-1, keepdim=True)",
+            "beyond + rest",
+            f"{SIMPLEX}::test_box_projection_is_exact",
+        ),
+        ("return math.sqrt(math.log(m))", "return math.log(m)", f"{OMD}::test_adaptive_eg_by_hand"),
     ),
-    *_of("simplex.py", "weighting/test_omd.py test_simplex.py", ("return math.sqrt(math.log(m))", "return math.log(m)")),
     # Weightings ----------------------------------------------------------------------------------
     *_of(
         "weighting/omd.py",
-        "weighting/test_omd.py",
-        ("trend = mean - state.previous", "trend = state.previous - mean"),
-        ("torch.where(felt & (steps > horizon)", "torch.where(felt & (steps >= horizon)"),
-        ("norm = torch.hypot(before, length)", "norm = before + length"),
-        ("dual = self._move(self.mirror.start(gain), total, eta)", "dual = self._move(state.dual, total, eta)"),
-        ('if self.order == "alternating" else state.dual', 'if self.order == "simultaneous" else state.dual'),
-        ("mean = gain if present is None else torch.where(present, gain, state.previous)", "mean = gain"),
+        ("trend = mean - state.previous", "trend = state.previous - mean", f"{OMD}::test_optimism_by_hand"),
+        ("felt & (steps > horizon)", "felt & (steps >= horizon)", f"{OMD}::test_a_horizon_by_hand"),
+        ("norm = torch.hypot(before, length)", "norm = before + length", f"{OMD}::test_a_horizon_by_hand"),
+        (
+            "self._move(self.mirror.start(gain), total",
+            "self._move(state.dual, total",
+            f"{OMD}::test_adaptive_eg_by_hand",
+        ),
+        (
+            'if self.order == "alternating" else state.dual',
+            'if self.order == "simultaneous" else state.dual',
+            f"{OMD}::test_groupdro_by_hand",
+        ),
+        (
+            "mean = gain if present is None else torch.where(present, gain, state.previous)",
+            "mean = gain",
+            f"{OMD}::test_an_absent_objective_has_no_change_and_keeps_its_last_gain",
+        ),
     ),
     *_of(
         "weighting/self_tuned.py",
-        "weighting/test_self_tuned.py",
-        ("pace = torch.minimum(pace, state.pace * (t / (t - 1)) ** 8)", "pace = pace * 1.0"),
-        ("limit = max(kappa * reach, math.sqrt(now.noise * m) * (0.5 / self.jitter))", "limit = kappa * reach"),
-        ("now.used, now.dual = now.dual, local_step_single(now.anchor, rho * d, low)",
-         "now.dual = local_step_single(now.anchor, rho * d, low)"),
-        ("push = np.where(present, push if odds is None else push / odds, 0.0)", "push = np.where(present, push, 0.0)"),
-        ("level = torch.clamp(gain, -cap, cap)", "level = gain"),
-        ("new = keep(present.any(-1, keepdim=True), new, state)", "pass"),
-        ("if settled and t >= YOUNG:", "if settled and t > YOUNG:"),
+        *(
+            (old, new, f"{SELF_TUNED}::test_one_run_by_numpy_is_one_of_a_batch")
+            for old, new in (
+                ("pace = torch.minimum(pace, state.pace * (t / (t - 1)) ** 8)", "pace = pace * 1.0"),
+                ("max(kappa * reach, math.sqrt(now.noise * m) * (0.5 / self.jitter))", "kappa * reach"),
+                ("now.used, now.dual = now.dual, local_step_single(", "now.dual = local_step_single("),
+                ("np.where(present, push if odds is None else push / odds, 0.0)", "np.where(present, push, 0.0)"),
+                ("level = torch.clamp(gain, -cap, cap)", "level = gain"),
+                ("new = keep(present.any(-1, keepdim=True), new, state)", "pass"),
+                ("if settled and t >= YOUNG:", "if settled and t > YOUNG:"),
+            )
+        ),
     ),
     *_of(
         "weighting/protocol.py",
-        "weighting/test_protocol.py contract/test_weightings.py contract/test_limits.py",
-        ("c = torch.where(seen.present, c, 0.0)", "pass"),
-        ("if not _surely_finite(seen.losses):", "if False:"),
-        ("return coefficients.clamp(-limit, limit)", "return coefficients"),
-        ("if held != shape:", "if False:"),
+        (
+            "c = torch.where(seen.present, c, 0.0)",
+            "pass",
+            f"{PROTOCOL}::test_absent_objectives_have_coefficient_zero_whatever_a_step_returns",
+        ),
+        (
+            "if not _surely_finite(seen.losses):",
+            "if False:",
+            f"{PROTOCOL}::test_every_tensor_of_a_state_stays_where_a_loss_is_not_finite",
+        ),
+        (
+            "return coefficients.clamp(-limit, limit)",
+            "return coefficients",
+            "contract/test_weightings.py::test_small_probabilities_do_not_overflow_half_precision",
+        ),
+        ("if held != shape:", "if False:", f"{PROTOCOL}::test_a_state_of_other_losses_is_refused_whatever_it_holds"),
     ),
     *_of(
         "weighting/seen.py",
-        "weighting/test_protocol.py weighting/test_omd.py contract/test_weightings.py",
-        ("weight = weight / inclusion", "weight = weight * inclusion"),
-        ("values = values - fit(", "values = values + fit("),
-        ("outside = ~((p > 0) & (p <= 1))", "outside = ~((p >= 0) & (p <= 1))"),
-        ("if not compiles and last() is preference and version == preference._version and shape[-1] == m:",
-         "if not compiles and last() is preference and shape[-1] == m:"),
+        ("weight = weight / inclusion", "weight = weight * inclusion", f"{PROTOCOL}::test_gain_and_weight_by_hand"),
+        ("values = values - fit(", "values = values + fit(", f"{PROTOCOL}::test_gain_and_weight_by_hand"),
+        ("~((p > 0) & ", "~((p >= 0) & ", f"{PROTOCOL}::test_an_inclusion_that_is_no_probability_is_refused"),
+        (
+            "last() is preference and version == preference._version and",
+            "last() is preference and",
+            f"{PROTOCOL}::test_a_preference_that_was_changed_is_checked_again",
+        ),
     ),
     *_of(
         "weighting/smooth_tchebycheff.py",
-        "weighting/test_smooth_tchebycheff.py",
-        ("return scale * seen.weight * alpha, state", "return seen.weight * alpha, state"),
-        ("alpha = torch.softmax(scale * (gain", "alpha = torch.softmax((gain"),
-        ('return 1.0 if self.normalize == "sum"', 'return 1.0 if self.normalize == "mean"'),
+        ("return scale * seen.weight * alpha", "return seen.weight * alpha", f"{STCH}::test_term_by_hand"),
+        ("alpha = torch.softmax(scale * (gain", "alpha = torch.softmax((gain", f"{STCH}::test_term_by_hand"),
+        ('1.0 if self.normalize == "sum"', '1.0 if self.normalize == "mean"', f"{STCH}::test_stch_by_hand"),
     ),
     *_of(
         "weighting/tchebycheff.py",
-        "weighting/test_tchebycheff.py contract/test_weightings.py",
-        ("gain = seen.gain if seen.present is None else seen.gain.masked_fill(~seen.present, -torch.inf)",
-         "gain = seen.gain"),
-        ("carried = torch.where(carried > 0, carried / seen.w, carried)", "carried = carried / seen.weight"),
+        (
+            "gain = seen.gain if seen.present is None else seen.gain.masked_fill(~seen.present, -torch.inf)",
+            "gain = seen.gain",
+            f"{TCH}::test_an_absent_objective_is_not_the_worst_one_even_among_negative_losses",
+        ),
+        (
+            "carried = torch.where(carried > 0, carried / seen.w, carried)",
+            "carried = carried / seen.weight",
+            f"{TCH}::test_inclusion_divides_gain_and_coefficient",
+        ),
     ),
     # Conversions ---------------------------------------------------------------------------------
     *_of(
         "conversion/suffix.py",
-        "conversion/test_suffix.py",
-        ("noise = (weight.square() * alone).cumsum(-1) / held.square()", "noise = (weight * alone).cumsum(-1) / held"),
-        ("variance = 0.5 * (weight.unsqueeze(-2) * change)", "variance = (weight.unsqueeze(-2) * change)"),
-        ("inside = torch.arange(self.capacity, device=last.device) <= last",
-         "inside = torch.arange(self.capacity, device=last.device) < last"),
-        ("moved[:, 1:pair] = means[:, : pair - 1]", "moved[:, 1:pair] = means[:, 1:pair]"),
-        ("change = np.where(present, change, means[len(newest) :, 0])", "change = np.where(present, change, 0.0)"),
+        *(
+            (old, new, f"{SUFFIX}::test_it_is_the_definition")
+            for old, new in (
+                ("(weight.square() * alone).cumsum(-1) / held.square()", "(weight * alone).cumsum(-1) / held"),
+                ("variance = 0.5 * (weight", "variance = (weight"),
+                ("device=last.device) <= last", "device=last.device) < last"),
+                ("moved[:, 1:pair] = means[:, : pair - 1]", "moved[:, 1:pair] = means[:, 1:pair]"),
+            )
+        ),
+        (
+            "change = np.where(present, change, means[len(newest) :, 0])",
+            "change = np.where(present, change, 0.0)",
+            f"{SUFFIX}::test_a_plan_of_one_run_is_one_of_a_batch",
+        ),
     ),
     *_of(
         "conversion/blocks.py",
-        "conversion/test_suffix.py",
-        ("if self.power > 0 and count >= 2 * unit:", "if self.power > 0 and count > 2 * unit:"),
-        ("joined = (1 - part) ** 2 * spread[pair] + part**2 * spread[pair + 1]",
-         "joined = (1 - part) * spread[pair] + part * spread[pair + 1]"),
-        ("reach += newer\n", "reach += older\n"),
-        ("gain = (1 - part + mix) * came", "gain = 1 - part + mix"),
+        ("count >= 2 * unit:", "count > 2 * unit:", f"{SUFFIX}::test_blocks_of_one_run_are_those_of_a_batch"),
+        ("joined = (1 - part) ** 2 * spread", "joined = (1 - part) * spread", f"{SUFFIX}::test_it_is_the_definition"),
+        ("reach += newer\n", "reach += older\n", f"{SUFFIX}::test_it_is_the_definition"),
+        (
+            "gain = (1 - part + mix) * came",
+            "gain = 1 - part + mix",
+            f"{SUFFIX}::test_blocks_of_one_run_are_those_of_a_batch",
+        ),
     ),
     *_of(
         "conversion/ledger.py",
-        "conversion/test_ledger.py conversion/test_adaptive.py",
-        ("below, above = _all(values <= guard), _all(guards >= f)", "below, above = _all(values < guard), _all(guards >= f)"),
-        ("credit = (share / number.clamp_min(1) * valid)", "credit = (share * valid)"),
-        ("inherited = share + (weights * above).sum(-1)", "inherited = share + 0 * (weights * above).sum(-1)"),
-        ("remaining = values.clone()", "remaining = values"),
-        ("mix = gamma_b / gamma\n", "mix = gamma_a / gamma\n"),
-        ("gammas[..., :-1] > HEAVY * gammas[..., -1:]", "gammas[..., :-1] < HEAVY * gammas[..., -1:]"),
+        ("_all(values <= guard)", "_all(values < guard)", f"{LEDGER}::test_it_is_algorithm_2"),
+        ("share / number.clamp_min(1) * valid", "share * valid", f"{LEDGER}::test_it_is_algorithm_2"),
+        (
+            "inherited = share + (weights * above)",
+            "inherited = share + 0 * (weights)",
+            f"{LEDGER}::test_it_is_algorithm_2",
+        ),
+        (
+            "remaining = values.clone()",
+            "remaining = values",
+            f"{CONTRACT}::test_the_numbers_of_a_state_stay_when_the_next_one_is_made",
+        ),
+        ("mix = gamma_b / gamma\n", "mix = gamma_a / gamma\n", f"{LEDGER}::test_bounded_memory_is_the_naive_one"),
+        ("gammas[..., :-1] > HEAVY", "gammas[..., :-1] < HEAVY", f"{LEDGER}::test_bounded_memory_is_the_naive_one"),
     ),
     *_of(
         "conversion/plan.py",
-        "conversion/test_store.py conversion/test_adaptive.py contract/test_conversions.py",
-        ("torch.where(sound.unsqueeze(-1), newest, observed)\n    if sound.ndim", "newest\n    if sound.ndim"),
-        ("newest = losses.detach().to(observed.dtype, copy=True)", "newest = losses.detach().to(observed.dtype)"),
-        ("return tensor.is_floating_point() or tensor.is_complex()", "return tensor.is_floating_point()"),
-        ("return torch.where(mix > 0, between, old)", "return between"),
+        (
+            "torch.where(sound.unsqueeze(-1), newest, observed)\n    if sound.ndim",
+            "newest\n    if sound.ndim",
+            f"{CONTRACT}::test_a_non_finite_loss_leaves_the_state_as_it_was",
+        ),
+        (
+            "newest = losses.detach().to(observed.dtype, copy=True)",
+            "newest = losses.detach().to(observed.dtype)",
+            f"{CONTRACT}::test_losses_may_be_overwritten_once_they_are_recorded",
+        ),
+        (" or tensor.is_complex()", "", f"{SOLUTION}::test_complex_parameters_are_averaged"),
+        ("torch.where(mix > 0, between, old)", "between", f"{STORE}::test_a_gain_of_one_overwrites"),
     ),
     *_of(
         "conversion/store.py",
-        "conversion/test_store.py contract/test_conversions.py train/test_archive.py",
-        ("answer += part.masked_fill_(portion <= 0, 0.0)", "answer += part"),
-        ("first[..., 0] = 1.0", "pass"),
-        ("heaviest = share.argmax(-1)", "heaviest = share.argmin(-1)"),
+        (
+            "answer += part.masked_fill_(portion <= 0, 0.0)",
+            "answer += part",
+            f"{STORE}::test_a_slot_without_weight_does_not_count_whatever_it_holds",
+        ),
+        ("first[..., 0] = 1.0", "pass", f"{STORE}::test_the_mean_of_nothing_is_the_first_slot"),
+        ("heaviest = share.argmax(-1)", "heaviest = share.argmin(-1)", f"{STORE}::test_the_weighted_mean"),
     ),
     *_of(
         "conversion/average.py",
-        "conversion/test_average.py",
-        ("full = valid & (state.length.square() >= count)", "full = valid & (state.length.square() > count)"),
-        ("joined, weight = newest * full, weight * valid", "joined, weight = newest * full, weight"),
-        ("weights = state.weights if fade is None else state.weights * fade.unsqueeze(-1)", "weights = state.weights"),
+        (
+            "length = torch.where(full, zero, state.length) + valid",
+            "length = state.length + valid",
+            f"{AVERAGE}::test_the_newest_part_has_about_the_root_of_all_iterates",
+        ),
+        ("newest * full, weight * valid", "newest * full, weight", f"{AVERAGE}::test_what_is_counted"),
+        (
+            "state.weights if fade is None else state.weights * fade",
+            "state.weights * 1 if True else fade",
+            f"{AVERAGE}::test_by_hand",
+        ),
     ),
     # The training loop ---------------------------------------------------------------------------
     *_of(
         "train/run.py",
-        "train/test_multi_objective.py train/test_any_order.py",
-        ("due = self.course.every is not None and (self.step + 1) % self.course.every == 0",
-         "due = self.course.every is not None and self.step % self.course.every == 0"),
-        ("self._begin_step(None, aside=not self.at_once)\n                self._end_step(None)",
-         "self._end_step(None)\n                self._begin_step(None, aside=not self.at_once)"),
-        ("self._unstepped = 0\n        if self.at_once", "if self.at_once"),
+        (
+            "(self.step + 1) % self.course.every == 0",
+            "self.step % self.course.every == 0",
+            f"{LOOP}::test_a_run_that_records_nothing_is_told_so",
+        ),
+        (
+            "self._begin_step(None, aside=not self.at_once)\n                self._end_step(None)",
+            "self._end_step(None)\n                self._begin_step(None, aside=not self.at_once)",
+            f"{LOOP}::test_the_trajectory_is_that_of_the_loop_by_hand_bit_for_bit",
+        ),
+        (
+            "self._unstepped = 0\n        if self.at_once",
+            "if self.at_once",
+            f"{LOOP}::test_eight_backward_passes_without_a_step_are_said_once",
+        ),
+        (
+            "self.accumulates = self.accumulates or len(pending.calls) > 1",
+            "self.accumulates = False",
+            f"{STEPS}::test_weightings_that_look_at_this_steps_losses_use_the_coefficients_of_the_step_before",
+        ),
+        (
+            "self.step -= 1\n        self.archive.drop()",
+            "self.archive.drop()",
+            f"{NONFINITE}::test_deferred_such_a_step_is_not_recorded",
+        ),
+        (
+            "self.losses = values if mask is None else torch.where(mask, values, self.losses)",
+            "self.losses = values",
+            f"{STEPS}::test_losses_are_weighted_by_their_counts",
+        ),
+        (
+            "for p in self.trained():  # of another optimizer",
+            "for p in []:  # of another optimizer",
+            f"{NONFINITE}::test_a_skipped_step_moves_no_parameter_of_another_optimizer",
+        ),
+        ("elif not self.steers:", "else:", "train/test_steer.py::test_against_a_plain_loop"),
     ),
-    *_of(
-        "train/run.py",
-        "train/test_accumulation.py train/test_nonfinite.py",
-        ("self.accumulates = self.accumulates or len(pending.calls) > 1", "self.accumulates = False"),
-        ("self.step -= 1\n        self.archive.drop()", "self.archive.drop()"),
-        ("self.losses = values if mask is None else torch.where(mask, values, self.losses)", "self.losses = values"),
-        ("for p in self.trained():  # of another optimizer", "for p in []:  # of another optimizer"),
-    ),
-    *_of("train/run.py", "train/test_steer.py", ("elif not self.steers:", "else:")),
     *_of(
         "train/coefficients.py",
-        "train/test_accumulation.py train/test_multi_objective.py",
-        ('return m if getattr(weighting, "dual", False) else 1', "return 1"),
-        ("if self._looks_ahead and (several or pending.calls):", "if self._looks_ahead and several:"),
-        ("self.coefficients = c if mask is None else torch.where(mask, c, self.coefficients)", "self.coefficients = c"),
+        (
+            'return m if getattr(weighting, "dual", False) else 1',
+            "return 1",
+            f"{LOOP}::test_the_trajectory_is_that_of_the_loop_by_hand_bit_for_bit",
+        ),
+        (
+            "if self._looks_ahead and (several or pending.calls):",
+            "if self._looks_ahead and several:",
+            f"{STEPS}::test_weightings_that_look_at_this_steps_losses_use_the_coefficients_of_the_step_before",
+        ),
+        (
+            "self.coefficients = c if mask is None else torch.where(mask, c, self.coefficients)",
+            "self.coefficients = c",
+            f"{STEPS}::test_an_absent_objective_keeps_its_coefficient_for_the_next_step",
+        ),
     ),
     *_of(
         "train/archive.py",
-        "train/test_archive.py train/test_interrupts.py",
-        ("if self._numbers is not after and self.slots.finish(plan, held.params):", "if self.slots.finish(plan, held.params):"),
-        ('copies = [{name: x.detach().to("cpu", copy=True)', 'copies = [{name: x.detach().to("cpu")'),
-        ("self._numbers, self._job, self.recorded = job.before, None, self.recorded - 1", "self._job = None"),
+        (
+            "except BaseException as error:\n            if not isinstance(error, StoreError):",
+            "except Exception as error:\n            if not isinstance(error, StoreError):",
+            f"{INTERRUPTS}::test_an_archive_has_all_of_an_iterate_or_nothing",
+        ),
+        (
+            'x.detach().to("cpu", copy=True) for name',
+            'x.detach().to("cpu") for name',
+            f"{CHECKPOINT}::test_a_state_stays_as_it_is_while_the_run_goes_on",
+        ),
+        (
+            "self._numbers, self._job, self.recorded = job.before, None, self.recorded - 1",
+            "self._job = None",
+            f"{STORES}::test_a_full_disk_raises_and_leaves_the_archive_as_it_was",
+        ),
     ),
     *_of(
         "train/slots.py",
-        "train/test_archive.py train/test_interrupts.py train/test_stores.py",
-        ("torch._foreach_lerp_([old[name] for name in together], [new[name] for name in together], mix)",
-         "torch._foreach_lerp_([old[name] for name in together], [new[name] for name in together], 1 - mix)"),
-        ("blend({name: x for (name, x), version in old if x._version == version}, new, mix)",
-         "blend({name: x for (name, x), version in old}, new, mix)"),
-        ("blend(self.copies[slot], new, mix)\n        elif mix == 1", "blend(self.copies[slot], new, 1.0)\n        elif mix == 1"),
+        (
+            "torch._foreach_lerp_([old[name] for name in together], [new[name] for name in together], mix)",
+            "torch._foreach_lerp_([old[name] for name in together], [new[name] for name in together], 1 - mix)",
+            f"{ARCHIVE}::test_the_archive_is_that_of_the_conversion_bit_for_bit",
+        ),
+        (
+            "version in old if x._version == version}",
+            "version in old}",
+            f"{INTERRUPTS}::test_an_archive_has_all_of_an_iterate_or_nothing",
+        ),
+        (
+            "blend(self.copies[slot], new, mix)\n        elif mix == 1",
+            "blend(self.copies[slot], new, 1.0)\n        elif mix == 1",
+            f"{ARCHIVE}::test_the_archive_is_that_of_the_conversion_bit_for_bit",
+        ),
     ),
     *_of(
         "train/disk.py",
-        "train/test_stores.py",
-        ("if found != entry.sha256:", "if False:"),
-        ("except BaseException:\n            self._foreign = foreign\n            raise", "except ValueError:\n            raise"),
-        ("            self._commit(self._entries | self._changes)\n", "            self._commit(self._changes)\n"),
+        ("if found != entry.sha256:", "if False:", f"{STORES}::test_an_altered_file_is_named"),
+        (
+            "except BaseException:\n            self._foreign = foreign\n            raise",
+            "except KeyError:\n            raise",
+            f"{STORES}::test_a_folder_that_could_not_be_filled_is_still_that_of_another_run",
+        ),
+        (
+            "self._commit(self._entries | self._changes)",
+            "self._commit(self._changes)",
+            f"{STORES}::test_the_folder_holds_a_file_for_each_slot_and_a_list",
+        ),
     ),
     *_of(
         "train/step.py",
-        "train/test_accumulation.py train/test_any_order.py",
-        ("return Mean(total / torch.where(present, samples, 1.0), present)", "return Mean(total / len(calls), present)"),
-        ("if self.calls and self.calls[-1].wave != call.wave and cleared():", "if self.calls and cleared():"),
-        ("self.rows = total + _samples(call).to(new).unsqueeze(-1) * new", "self.rows = total + new"),
-        ("if run is None or optimizer is not self.optimizer:", "if run is None:"),
+        (
+            "total / torch.where(present, samples, 1.0), present",
+            "total / len(calls), present",
+            f"{STEPS}::test_losses_are_weighted_by_their_counts",
+        ),
+        (
+            "if self.calls and self.calls[-1].wave != call.wave and cleared():",
+            "if self.calls and cleared():",
+            f"{STEPS}::test_calls_of_one_backward_pass_count_together",
+        ),
+        (
+            "self.rows = total + _samples(call).to(new).unsqueeze(-1) * new",
+            "self.rows = total + new",
+            f"{STEPS}::test_tracked_gradients_give_one_direction_a_step",
+        ),
+        ("if run is None or optimizer is not self.optimizer:", "if run is None:", f"{LOOP}"),
     ),
     *_of(
         "train/checkpoint.py",
-        "train/test_checkpoint.py",
-        ('"weights": weights is None or bool((weights >= 0).all() and', '"weights": weights is None or bool('),
-        ("if name in found and found[name].shape != tensor.shape:", "if False:"),
+        (
+            "bool((weights >= 0).all() and",
+            "bool(",
+            f"{CHECKPOINT}::test_values_that_no_run_has_are_refused_before_anything_changes",
+        ),
+        (
+            "if name in found and found[name].shape != tensor.shape:",
+            "if False:",
+            f"{CHECKPOINT}::test_a_damaged_checkpoint",
+        ),
     ),
     *_of(
         "train/multi_objective.py",
-        "train/test_checkpoint.py train/test_accumulation.py",
-        ('run.compared, run.accumulates = state["compared"], state["accumulates"]', 'run.compared = state["compared"]'),
-        ("run.statistics, run.history = statistics, history", "run.history = history"),
-        ("if state.keys() != expected.keys():", "if False:"),
+        (
+            'run.compared, run.accumulates = state["compared"], state["accumulates"]',
+            'run.compared = state["compared"]',
+            f"{CHECKPOINT}::test_a_loaded_run_still_knows_that_its_steps_have_several_calls",
+        ),
+        (
+            "run.statistics, run.history = statistics, history",
+            "run.history = history",
+            f"{SOLUTION}::test_recalibrated_statistics_survive_a_checkpoint",
+        ),
+        ("if state.keys() != expected.keys():", "if False:", f"{CHECKPOINT}::test_a_damaged_checkpoint"),
     ),
     *_of(
         "train/nonfinite.py",
-        "train/test_nonfinite.py train/test_floor.py",
-        ("or bool(torch.isfinite(values).all())", ""),
-        ("if not math.isfinite(largest):", "if math.isnan(largest):"),
-        ("low = low & present", "pass"),
+        (" or bool(torch.isfinite(values).all())", "", f"{NONFINITE}::test_large_losses_are_no_reason"),
+        (
+            "if not math.isfinite(largest):",
+            "if math.isnan(largest):",
+            f"{NONFINITE}::test_an_absent_loss_with_an_infinite_derivative_is_noticed_before_anything_moves",
+        ),
+        ("low = low & present", "pass", f"{FLOOR}::test_an_absent_objective_is_not_below"),
     ),
     *_of(
         "train/inputs.py",
-        "train/test_bad_input.py train/test_multi_objective.py",
-        ("losses = _stacked({name: losses[name] for name in names})", "losses = _stacked(dict(losses))"),
-        ("sound = bool((n >= 0).all()) and bool(torch.isfinite(n).all())", "sound = bool(torch.isfinite(n).all())"),
-        ("numbers = [preference[name] for name in given]", "pass"),
+        ("_stacked({name: losses[name] for name in names})", "_stacked(dict(losses))", f"{INPUT}"),
+        ("sound = bool((n >= 0).all()) and bool(", "sound = bool(", f"{INPUT}::test_counts"),
+        ("numbers = [preference[name] for name in given]", "pass", f"{INPUT}::test_names_give_a_mapping_its_order"),
     ),
     # Federated -----------------------------------------------------------------------------------
     *_of(
         "federated/server.py",
-        "federated/test_rounds.py",
-        ("name: t + torch.einsum(", "name: t - torch.einsum("),
-        ("server.losses.append(losses.clone() if mask is None", "server.losses.append(losses if mask is None"),
-        ("return c.to(losses.device) * (self.m if self.weighting.dual else 1), state", "return c.to(losses.device), state"),
+        (
+            "name: t + torch.einsum(",
+            "name: t - torch.einsum(",
+            f"{ROUNDS}::test_rounds_of_fedavg_and_of_omd_in_plain_pytorch",
+        ),
+        (
+            "server.losses.append(losses.clone()",
+            "server.losses.append(losses",
+            f"{ROUNDS}::test_an_engine_may_overwrite_what_it_returned",
+        ),
+        (
+            "(self.m if self.weighting.dual else 1), state",
+            "1, state",
+            f"{ROUNDS}::test_rounds_of_fedavg_and_of_omd_in_plain_pytorch",
+        ),
     ),
     *_of(
         "federated/checkpoint.py",
-        "federated/test_rounds.py",
-        ("if found.get(key) != value:", "if False:"),
-        ('**{f"buffers.{n}": t for n, t in server.buffers.items()},', ""),
+        ("if found.get(key) != value:", "if False:", f"{ROUNDS}::test_a_checkpoint_of_another_run_is_refused"),
+        ("check_zip(self.path)", "pass", f"{ROUNDS}::test_every_flip_in_a_checkpoint_is_noticed"),
     ),
     *_of(
         "federated/task.py",
-        "federated/test_rounds.py federated/test_splits.py",
-        ("(1.0 - self.dropout) * k / m", "k / m"),
+        (
+            "(1.0 - self.dropout) * k / m",
+            "k / m",
+            f"{ROUNDS}::test_a_draw_is_of_the_size_asked_for_and_says_how_likely_it_was",
+        ),
     ),
     # Flower --------------------------------------------------------------------------------------
     *_of(
         "flower/replies.py",
-        "flower/test_bad_replies.py",
-        ("_demand(abs(loss) <= LARGEST_LOSS,", "_demand(loss <= LARGEST_LOSS,"),
-        ("_demand(0 < examples <= MOST_EXAMPLES,", "_demand(examples <= MOST_EXAMPLES,"),
-        ("if len(by_client[one.client]) > 1:", "if False:"),
-        ("_demand(record.keys() == like.keys(),", "_demand(record.keys() >= like.keys(),"),
-        ("_demand(owner == one.node,", "_demand(True,"),
+        (
+            "_demand(abs(loss) <= LARGEST_LOSS,",
+            "_demand(loss <= LARGEST_LOSS,",
+            f"{REPLIES}::test_a_bad_reply_is_rejected_and_the_round_goes_on",
+        ),
+        (
+            "_demand(0 < examples <= MOST_EXAMPLES,",
+            "_demand(examples <= MOST_EXAMPLES,",
+            f"{REPLIES}::test_a_bad_reply_is_rejected_and_the_round_goes_on",
+        ),
+        (
+            "if len(by_client[one.client]) > 1:",
+            "if False:",
+            f"{REPLIES}::test_of_two_replies_for_one_client_none_counts",
+        ),
+        (
+            "record.keys() == like.keys()",
+            "record.keys() >= like.keys()",
+            f"{REPLIES}::test_a_bad_reply_is_rejected_and_the_round_goes_on",
+        ),
+        (
+            "_demand(owner == one.node,",
+            "_demand(True,",
+            f"{REPLIES}::test_an_id_belongs_to_a_node_while_that_is_connected",
+        ),
     ),
     *_of(
         "flower/limits.py",
-        "flower/test_strategy.py flower/test_bad_replies.py",
-        ("below, above = (ordered[k + (rank <= k).to(torch.int64)] for k in (low, high))",
-         "below, above = (ordered[k + (rank < k).to(torch.int64)] for k in (low, high))"),
-        ("limit = most * lengths.median()", "limit = most * lengths.max()"),
+        ("(rank <= k)", "(rank < k)", f"{REPLIES}::test_the_limit_is_the_quantile_of_the_others"),
+        (
+            "share * total / largest",
+            "share * total",
+            f"{REPLIES}::test_weights_are_limited_by_client",
+        ),
     ),
     *_of(
         "flower/server.py",
-        "flower/test_strategy.py flower/test_checkpoint.py flower/test_equality.py",
-        ("c = c * len(c) if self.weighting.dual else c", "pass"),
-        ("self._changed |= {numbers.write} if numbers.gain > 0 else set()", "pass"),
+        ("c = c * len(c) if self.weighting.dual else c", "pass", f"{STRATEGY}::test_one_round_by_hand"),
+        (
+            "self._changed |= {numbers.write} if numbers.gain > 0 else set()",
+            "pass",
+            f"{SERVER}::test_every_conversion_resumes",
+        ),
     ),
     *_of(
         "flower/checkpoint.py",
-        "flower/test_checkpoint.py",
-        ("check_configuration(found[\"settings\"], settings)", "pass"),
-        ("if ours is None or ours[1] != found[\"run\"]:", "if False:"),
+        (
+            'check_configuration(found["settings"], settings)',
+            "pass",
+            f"{SERVER}::test_a_checkpoint_of_another_configuration_is_refused",
+        ),
+        ('if ours is None or ours[1] != found["run"]:', "if False:", f"{SERVER}::test_a_forged_list_is_refused"),
+        (
+            "if not resume and self._list.exists():",
+            "if False:",
+            f"{SERVER}::test_a_second_run_does_not_overwrite_the_first",
+        ),
     ),
     # Files ---------------------------------------------------------------------------------------
     *_of(
         "atomic.py",
-        "test_atomic.py",
-        ("temporary.unlink(missing_ok=True)", "pass"),
-        ("os.fsync(handle)", "pass"),
-        ("if found != here:", "if False:"),
-        ("if found != _SEAL + digest.hexdigest().encode():", "if False:"),
-        ("raw.check()\n", "pass\n"),
-        ("os.fchmod(handle, mode)", "pass"),
+        ("temporary.unlink(missing_ok=True)", "pass", f"{ATOMIC}::test_a_failure_leaves_the_old_file_and_nothing_else"),
+        ("if found != here:", "if False:", f"{ATOMIC}::test_a_changed_json_file_is_named"),
+        (
+            "if found != _SEAL + digest.hexdigest().encode():",
+            "if False:",
+            f"{ATOMIC}::test_every_flip_in_a_checkpoint_is_noticed",
+        ),
+        ("            raw.check()\n", "", f"{ATOMIC}::test_a_write_that_fails_fails_even_if_somebody_caught_it"),
+        ("os.fchmod(handle, mode)", "pass", f"{ATOMIC}::test_a_file_keeps_its_permissions_from_the_first_byte"),
+        (
+            "if os.getpid() != owner:",
+            "if False:",
+            f"{ATOMIC}::test_a_forked_process_does_not_end_the_lock_of_its_parent",
+        ),
     ),
-    *_of("atomic.py", "test_atomic.py train/test_stores.py", ("if os.getpid() != owner:", "if False:")),
     *_of(
         "experiments/cells.py",
-        "experiments/test_cells.py",
-        ("if path.name not in {name, _beside_newer(name)}:", "if False:"),
-        ("if isinstance(version, int) and version > FORMAT:", "if isinstance(version, int) and version >= FORMAT:"),
-        ('if version != 1 and found.get("sha256") !=', 'if version == 1 and found.get("sha256") !='),
+        (
+            "if path.name not in {name, _beside_newer(name)}:",
+            "if False:",
+            f"{CELLS}::test_a_damaged_cell_is_moved_aside_and_can_be_made_again",
+        ),
+        ("version > FORMAT:", "version >= FORMAT:", f"{CELLS}::test_a_cell_is_found_by_its_whole_specification"),
+        ('if version != 1 and found.get("sha256") !=', 'if version == 1 and found.get("sha256") !=', f"{CELLS}"),
     ),
     *_of(
         "datasets/files.py",
-        "datasets/test_load.py",
-        ("return stream.read(file.limit + 1)", "return stream.read()"),
-        ("return content if digest(content) == file.sha256 else None", "return content"),
+        (
+            "return stream.read(file.limit + 1)",
+            "return stream.read()",
+            f"{DATA}::test_no_more_is_read_than_the_file_may_have",
+        ),
+        (
+            "return content if digest(content) == file.sha256 else None",
+            "return content",
+            f"{DATA}::test_what_comes_out_of_xz_is_kept_and_checked_when_read_again",
+        ),
     ),
 ]

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from types import CodeType, ModuleType
+from types import CodeType
 from typing import Any
 
 import pytest
@@ -33,13 +33,10 @@ def rows(share: float, seed: int) -> list[Row]:
 
 def try_mutants(mutants: list[Mutant]) -> Row:
     """Run the tests of every mutant with it in place."""
-    row, sound = Row("mutants"), list[Mutant]()
+    row, sound = Row("mutants"), [mutant for mutant in mutants if occurrences(mutant) == 1]
     for mutant in mutants:
-        stale = occurrences(mutant) != 1
-        if stale:
-            row.add(Outcome("silent", f"{mutant.file}: the text must occur once, and does not any more: {mutant.old!r}"))
-        else:
-            sound.append(mutant)
+        if mutant not in sound:
+            row.add(Outcome("silent", f"stale: in {mutant.file} this must occur exactly once: {mutant.old!r}"))
     trials = [partial(run_tests, mutant.tests, mutant) for mutant in sound]
     for number, code in forked(trials, seconds=SECONDS):
         row.add(_verdict(sound[number], code))
@@ -91,9 +88,7 @@ class _Finder(importlib.abc.MetaPathFinder):
         parts = mutant.file.removesuffix(".py").split("/")
         self.name = ".".join(parts)
 
-    def find_spec(
-        self, fullname: str, path: Any = None, target: ModuleType | None = None
-    ) -> importlib.machinery.ModuleSpec | None:
+    def find_spec(self, fullname: str, *_: Any) -> importlib.machinery.ModuleSpec | None:
         if fullname != self.name:
             return None
         loader = _Loader(fullname, str(self.path), lambda text: text.replace(self.mutant.old, self.mutant.new))
@@ -105,6 +100,6 @@ class _Loader(importlib.machinery.SourceFileLoader):
         super().__init__(name, path)
         self.change = change
 
-    def get_code(self, fullname: str) -> CodeType:
+    def get_code(self, _: str) -> CodeType:
         text = self.change(Path(self.path).read_text(encoding="utf-8"))
         return compile(text, self.path, "exec")

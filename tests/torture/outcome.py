@@ -7,7 +7,7 @@ import signal
 import time
 import traceback
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,8 +22,8 @@ class Outcome(NamedTuple):
     kind: Kind
     detail: str = ""
     """What happened, for those that are silent."""
-    count: int = 1
-    """How many trials it stands for."""
+    trials: int = 1
+    """How many it stands for."""
 
 
 @dataclass
@@ -41,7 +41,7 @@ class Row:
 
     def add(self, outcome: Outcome) -> None:
         """Count it."""
-        setattr(self, outcome.kind, getattr(self, outcome.kind) + outcome.count)
+        setattr(self, outcome.kind, getattr(self, outcome.kind) + outcome.trials)
         if outcome.kind == "silent":
             self.details.append(outcome.detail)
 
@@ -63,7 +63,7 @@ def judge(is_right: Callable[[], bool], what: str, names: Path | None = None) ->
         warnings.simplefilter("always")
         try:
             right = is_right()
-        except Exception as error:  # noqa: BLE001
+        except Exception as error:
             own = type(error).__module__.startswith("equipoise")
             speaks = (own or isinstance(error, OSError)) and (names is None or names.name in str(error))
             return Outcome("noticed") if speaks else Outcome("silent", f"{what}: {_last_lines(error)}")
@@ -138,7 +138,7 @@ def _start(trial: Callable[[], Any]) -> tuple[int, int]:
         with os.fdopen(write, "wb") as answer:
             answer.write(json.dumps(trial()).encode())
         status = 0
-    except BaseException:  # noqa: BLE001
+    except BaseException:
         traceback.print_exc()
     finally:
         os._exit(status)
@@ -155,9 +155,14 @@ def _finish(handle: int, child: _Child, *, late: bool) -> Any | Died:
     return json.loads(child.answer) if status == 0 else Died(f"it ended with status {status}", late=False)
 
 
-def collect(rows: dict[str, Row], trials: list[tuple[str, Callable[[], list[Outcome]]]], **settings: Any) -> None:
-    """Carry trials out, each of them for a row, and count what became of them."""
-    for number, answer in forked([trial for _, trial in trials], **settings):
-        row = rows.setdefault(trials[number][0], Row(trials[number][0]))
-        for outcome in [Outcome("silent", answer.why)] if isinstance(answer, Died) else [Outcome(*one) for one in answer]:
-            row.add(outcome)
+Trial = tuple[str, Callable[[], list[Outcome]]]
+"""Of a row."""
+
+
+def collect(rows: dict[str, Row], trials: Sequence[Trial]) -> None:
+    """Carry trials out, and count what became of them."""
+    for number, answer in forked([trial for _, trial in trials]):
+        name = trials[number][0]
+        row = rows.setdefault(name, Row(name))
+        for outcome in [("silent", answer.why)] if isinstance(answer, Died) else answer:
+            row.add(Outcome(*outcome))

@@ -5,6 +5,7 @@ import logging
 import shutil
 import tempfile
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -133,8 +134,7 @@ def warm_up() -> None:
 
 
 COURSES = [
-    *(Course(f"training, {store}", lambda folder, store=store: train(folder, store)) for store in ("device", "host")),
-    Course("training, folder", lambda folder: train(folder, "folder")),
+    *(Course(f"training, {store}", partial(train, store=store)) for store in ("device", "host", "folder")),
     Course("simulation", simulate),
     Course("Flower server", serve),
 ]

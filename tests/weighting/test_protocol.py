@@ -83,6 +83,14 @@ def test_a_preference_may_hold_whole_numbers():
     assert c.tolist() == [0.0, 1.0, 0.0]
 
 
+def test_a_preference_that_was_changed_is_checked_again():
+    w = W.clone()
+    see(F, w)
+    w[0] = 0.9
+    with pytest.raises(ValueError, match="preference must"):
+        see(F, w)
+
+
 def test_w_is_the_preference_without_probabilities():
     mask, pi = torch.tensor([True, False, True]), vector(0.5, 0.0, 0.25)
     seen = see(F, W, 0.0, mask, pi)

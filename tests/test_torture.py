@@ -1,0 +1,98 @@
+"""A small share of `make torture`, and that it notices what it must."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from tests.torture.mutants import MUTANTS, Mutant
+from tests.torture.outcome import Died, Outcome, forked, judge
+
+from equipoise.errors import DamagedFileError
+
+ROOT = Path(__file__).parents[1]
+pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="processes are forked, disks are mounted")
+
+
+def torture(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "tests.torture", *arguments]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+
+
+def test_a_small_share_of_it():
+    done = torture("--share", "0.02")
+    assert done.returncode == 0, done.stdout + done.stderr
+    for row in ("kills: Flower server", "interrupts: training, folder", "flips: result cell", "hostile", "mutants"):
+        assert row in done.stdout
+
+
+def test_every_mutant_has_its_text():
+    """A line that was changed has its entry in tests/torture/mutants.py changed too."""
+    stale = [one for one in MUTANTS if (ROOT / "src" / one.file).read_text().count(one.old) != 1]
+    assert stale == []
+    assert len(MUTANTS) >= 60
+    assert all(one.old != one.new for one in MUTANTS)
+
+
+def try_one(mutant: Mutant) -> tuple[int, list[str]]:
+    """In a process of its own, which has not imported the library."""
+    program = (
+        "import json, sys; from tests.torture.mutants import Mutant; from tests.torture.mutation import try_mutants\n"
+        f"row = try_mutants([{mutant!r}]); print(json.dumps([row.noticed, row.details]))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
+    noticed, details = json.loads(done.stdout.splitlines()[-1])
+    return noticed, details
+
+
+@pytest.mark.parametrize(
+    ("change", "noticed", "said"),
+    [
+        (("return torch.where(chosen, carried, 0.0), state", "return carried, state"), 1, ""),
+        (('"""Tchebycheff scalarization (TCH)."""', '"""Tchebycheff."""'), 0, "may become"),
+        (("a text that is not there", ""), 0, "stale"),
+    ],
+    ids=["a mistake", "no mistake", "stale"],
+)
+def test_a_mutant_is_noticed_or_told(change, noticed, said):
+    tests = ("tests/weighting/test_tchebycheff.py::test_by_hand",)
+    old, new = change
+    found, details = try_one(Mutant("equipoise/weighting/tchebycheff.py", old, new, tests))
+    assert found == noticed
+    assert len(details) == 1 - noticed
+    assert said in "".join(details)
+
+
+def raises(error: Exception) -> bool:
+    raise error
+
+
+@pytest.mark.parametrize(
+    ("is_right", "kind"),
+    [
+        (lambda: True, "equal"),
+        (lambda: False, "silent"),
+        (lambda: raises(DamagedFileError("run.pt is damaged")), "noticed"),
+        (lambda: raises(DamagedFileError("damaged")), "silent"),
+        (lambda: raises(OSError(28, "No space left on device", "run.pt")), "noticed"),
+        (lambda: raises(OSError(28, "No space left on device")), "silent"),
+        (lambda: raises(KeyError("run.pt")), "silent"),
+    ],
+)
+def test_only_an_error_that_speaks_is_noticed(is_right, kind):
+    assert judge(is_right, "a trial", Path("run.pt")).kind == kind
+
+
+def test_trials_in_processes_of_their_own():
+    def hangs() -> None:
+        time.sleep(60)
+
+    trials = [lambda: [1, "a"], lambda: os._exit(3), hangs, lambda: Outcome("equal")]
+    found = dict(forked(trials, seconds=1.0))
+    assert found[0] == [1, "a"]
+    assert found[1] == Died("it ended with status 768", late=False)
+    assert found[2] == Died("it takes too long", late=True)
+    assert found[3] == ["equal", "", 1]
