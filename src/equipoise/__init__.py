@@ -22,6 +22,7 @@ from equipoise.weighting import (
     ExcessRisk,
     FedFV,
     FedMGDAPlus,
+    Limits,
     Linear,
     MoCo,
     Momentum,
@@ -33,6 +34,7 @@ from equipoise.weighting import (
     Tchebycheff,
     UPGrad,
     Weighting,
+    proxy,
 )
 
 __version__ = "0.1.0"
@@ -60,6 +62,7 @@ __all__ = [
     "FedMGDAPlus",
     "GroupBalancedSampler",
     "Last",
+    "Limits",
     "Linear",
     "Method",
     "MoCo",
@@ -91,6 +94,7 @@ __all__ = [
     "payoff",
     "preference",
     "problems",
+    "proxy",
     "simplex",
     "solve",
     "solve_many",

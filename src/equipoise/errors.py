@@ -10,6 +10,7 @@ __all__ = [
     "DamagedFileError",
     "EquipoiseError",
     "IdealPointWarning",
+    "LimitWarning",
     "NonFiniteLossError",
     "StateMismatchError",
     "StoreError",
@@ -67,6 +68,28 @@ class IdealPointWarning(UserWarning):
         add a constant to the losses; this is said once
         >>> mol = eq.MultiObjective(torch.nn.Linear(1, 1), None, [0.2, 0.8], ideal=-1.0)
         >>> scalar = mol(losses)  # nothing to be said
+    """
+
+
+class LimitWarning(UserWarning):
+    """A limit is missed and its multiplier keeps growing; the message has its name, by how much, and the remedy.
+
+    Examples:
+        >>> import warnings
+        >>> x = torch.nn.Linear(1, 1, bias=False)
+        >>> optimizer = torch.optim.SGD(x.parameters(), lr=0.1)
+        >>> mol = eq.MultiObjective(x, optimizer, {"size": 1.0}, limits={"error": 0.5})
+        >>> with warnings.catch_warnings(record=True) as said:
+        ...     warnings.simplefilter("always")
+        ...     for _ in range(1100):
+        ...         error = (x.weight.sum() - 2) ** 2 + 1  # at least 1
+        ...         mol({"size": x.weight.square().sum(), "error": error}).backward()
+        ...         optimizer.step()
+        ...         optimizer.zero_grad()
+        >>> [one.category.__name__ for one in said]  # once
+        ['LimitWarning']
+        >>> print(str(said[0].message)[:74])
+        error must be at most 0.5; found 100 % more on average over the last steps
     """
 
 

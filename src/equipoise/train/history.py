@@ -9,15 +9,16 @@ import torch
 from torch import Tensor
 
 from equipoise.batch import constant, wide_dtype
-from equipoise.errors import BalanceWarning, StateMismatchError, warn
+from equipoise.errors import BalanceWarning, LimitWarning, StateMismatchError, warn
 from equipoise.metrics import preference as trade_off
 from equipoise.train.nonfinite import spoken
 from equipoise.units import Units
+from equipoise.weighting.limits import Limits, LimitsState
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["Balance", "History", "describe_step", "scaled"]
+__all__ = ["Balance", "History", "Watch", "describe_limits", "describe_step", "scaled"]
 
 LIMIT, NUMBERS = 2048, 2**18
 """Steps and numbers that a history keeps at most."""
@@ -183,6 +184,55 @@ def describe_step(
         "angle": trade_off.angle(above[asked], w[asked]),
     }
     return entries | {name: float(measure) for name, measure in measures.items()}
+
+
+def describe_limits(names: Sequence[str], limits: Limits, state: LimitsState) -> dict[str, float]:
+    """Violation, slack and multiplier of every loss with a limit."""
+    prices, found = state.prices.tolist(), dict[str, float]()
+    for i, v in sorted(zip(limits.where, limits.exceeded(state).tolist(), strict=True)):  # of two limits the worse one
+        found |= {f"violation/{names[i]}": max(v, 0.0), f"slack/{names[i]}": max(-v, 0.0)}
+        found[f"multiplier/{names[i]}"] = prices[i]
+    return found
+
+
+class Watch:
+    """Warns, once, of a limit that is missed for long while its multiplier keeps growing.
+
+    Args:
+        names: The objectives, for the message.
+        limits: The limits.
+    """
+
+    def __init__(self, names: tuple[str, ...], limits: Limits) -> None:
+        self.names, self.limits = names, limits
+        self.due: float = FIRST
+        """The step of the next look; each comes after twice as many steps as the last."""
+        self._before: LimitsState | None = None
+
+    def look(self, state: LimitsState, step: int) -> None:
+        """Look at the state after a step."""
+        before, self._before = self._before, state
+        self.due = 2 * step
+        if before is None:
+            return
+        missed = (state.mean > MISSED) & (state.mean > 0.8 * before.mean) & (state.integral > before.integral)
+        if bool(missed.any()):
+            self.due = math.inf
+            k = int(torch.where(missed, state.mean, -torch.inf).argmax())
+            i, at, most = self.limits.where[k], self.limits.bounds[k], self.limits.signs[k] > 0
+            price = float(self.limits.multipliers(state)[k])
+            warn(
+                f"{spoken(self.names[i])} must be at {'most' if most else 'least'} {at:.4g}; found "
+                f"{100 * float(state.mean[k]):.0f} % {'more' if most else 'less'} on average over the last steps, and "
+                f"no less than before, with a multiplier that keeps growing (now {price:.3g}). This model does not meet "
+                "it together with the other limits, or not in time: loosen it, or give the model more to learn with. If "
+                f"the free loss (mean {float(state.size):.2g}) is close to 0, give Limits(size=); this is said once",
+                LimitWarning,
+            )
+
+
+FIRST, MISSED = 256, 0.05
+"""The first look, and the share of a limit by which it is missed."""
 
 
 # Objectives without gradient ----------------------------------------------------------------

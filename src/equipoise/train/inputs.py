@@ -10,12 +10,13 @@ import torch
 from torch import Tensor, nn
 
 from equipoise import preference as preferences
-from equipoise.conversion import Conversion
+from equipoise.conversion import Average, Conversion
 from equipoise.conversion.protocol import check_planned
 from equipoise.errors import require
 from equipoise.registry import Method, resolve
 from equipoise.units import Unit, Units, Zero
-from equipoise.weighting import Weighting
+from equipoise.weighting import Limits, Weighting
+from equipoise.weighting.limits import Limit
 
 __all__ = [
     "CAPACITY",
@@ -31,8 +32,11 @@ __all__ = [
     "check_optimizer",
     "check_sharded",
     "check_store",
+    "check_unitless",
     "check_units",
     "choose_method",
+    "limit",
+    "read_limits",
     "read_preference",
     "show_call",
     "stack_counts",
@@ -126,6 +130,36 @@ def read_preference(preference: object, names: Sequence[str] | None) -> Wish:
     return Wish(w, given)
 
 
+def read_limits(wish: Wish, limits: object) -> tuple[Wish, tuple[Limit, ...]]:
+    """A preference of the free losses, and limits of further ones: the preference of all, and the limits of all."""
+    free = len(wish.w)
+    rule = "limits must be a mapping from names to limits, as the preference is, or a list as it is"
+    if isinstance(limits, Mapping):
+        require(wish.names is not None, rule, "names for limits alone")
+        assert wish.names is not None  # noqa: S101
+        both = sorted(set(wish.names) & set(limits))
+        require(not both, "limits must be of other losses than the preference", both)
+        names: tuple[str, ...] | None = (*wish.names, *limits)
+        given = tuple(limits.values())
+    else:
+        require(isinstance(limits, Sequence) and not isinstance(limits, str), rule, lambda: f"{limits!r:.80}")
+        assert isinstance(limits, Sequence)  # noqa: S101
+        require(wish.names is None, rule, "names for the preference alone")
+        names, given = None, tuple(limits)
+    require(all(one is not None for one in given), "limits must be numbers or pairs (least, most)", given)
+    w = torch.cat([wish.w, wish.w.new_zeros(len(given))])
+    return Wish(w, names), ((None,) * free + given)
+
+
+def limit(method: Choice, limits: tuple[Limit, ...]) -> Method:
+    """The method with these limits, its own weighting among the free losses; by default with an average."""
+    found = choose_method(method)
+    conversion = Average(power=8.0) if method is None else found.conversion
+    rule = "with limits the conversion must be Average() or Last(): others choose by the free losses alone"
+    require(conversion.records != "before", rule, conversion)
+    return Method(Limits(limits, found.weighting), conversion)
+
+
 def choose_method(method: object) -> Method:
     """The method that is meant, with a conversion that keeps a bounded number of copies; or a ValueError."""
     rule = "method must be a name, a Method, or a weighting with its conversion, such as (OMD(), Suffix())"
@@ -165,6 +199,13 @@ def check_units(units: Unit, ideal: Zero, m: int, names: tuple[str, ...] | None)
         shape = tuple(given.shape) if isinstance(given, Tensor) else ()
         require(len(shape) <= 1, f"{name} must have shape ({m},)", shape)
     return Units.of(units, ideal, m, names)
+
+
+def check_unitless(units: Unit, ideal: Zero) -> None:
+    """Raise ValueError for units or an ideal point beside limits."""
+    plain = units is None and isinstance(ideal, float | int) and ideal == 0
+    rule = "limits must be given without units and ideal, as a limit is in the unit of its loss"
+    require(plain, rule, lambda: f"units={units}, ideal={ideal}")
 
 
 def check_choices(every: int | None, check: str, on_nonfinite: str, on_store_error: str) -> None:

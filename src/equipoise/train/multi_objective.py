@@ -17,12 +17,13 @@ from equipoise.train import parameters as shards
 from equipoise.train.archive import Archive, open_slots
 from equipoise.train.checkpoint import check_configuration, check_numbers, check_tensors, describe
 from equipoise.train.distributed import Group, everywhere
-from equipoise.train.history import Balance, History, describe_step
+from equipoise.train.history import Balance, History, describe_limits, describe_step
 from equipoise.train.inputs import Choice, Counts, Losses, Preference, Store
 from equipoise.train.run import Course, Run
 from equipoise.train.step import attach, release
 from equipoise.units import Scale, Unit, Zero
-from equipoise.weighting import Weighting
+from equipoise.weighting import Limits, Weighting
+from equipoise.weighting.limits import Limit
 from equipoise.weighting.protocol import duals
 
 if TYPE_CHECKING:
@@ -73,6 +74,9 @@ class MultiObjective:
         preference: w, one entry per objective: non-negative, of sum 1. A mapping gives the objectives their names.
         method: A name of `methods()`, a `Method`, or a weighting with its conversion, such as `(OMD(), Last())`; by
             default `default()`. A method by name whose conversion keeps ever more copies gets a capacity of 8.
+        limits: Further losses that must stay below a number, or within a pair (least, most): by name, or in order after
+            those of the preference. The losses of the preference are made as small as the limits allow, by `Limits`;
+            `method` is how several of them are weighted. The answer is then `Average(power=8)` by default.
         names: The objectives' names, for losses by name, messages and metrics.
         parameters: Names of the parameters to record; by default all that require grad. Recorded are copies in
             at least float32.
@@ -116,6 +120,7 @@ class MultiObjective:
         preference: Preference,
         *,
         method: Choice = None,
+        limits: Mapping[str, Limit] | Sequence[Limit] | None = None,
         names: Sequence[str] | None = None,
         parameters: Iterable[str] | None = None,
         every: int | None = 1,
@@ -132,7 +137,12 @@ class MultiObjective:
         start = shards.local(params())
         inputs.check_optimizer(optimizer, params())
         wish = inputs.read_preference(preference, names)
-        chosen = inputs.choose_method(method)
+        if limits is None:
+            chosen = inputs.choose_method(method)
+        else:
+            wish, limits = inputs.read_limits(wish, limits)
+            chosen = inputs.limit(method, limits)
+            inputs.check_unitless(units, ideal)
         inputs.check_choices(every, check, on_nonfinite, on_store_error)
         inputs.check_store(store)
         if params.sharded:
@@ -335,13 +345,16 @@ class MultiObjective:
             `tch` (the largest weighted loss), `imbalance` (largest over smallest, less 1) and
             `angle` (to the preferred ray, in radians): 0 where the preference is met, and both of the objectives with
             w_i > 0 alone, as nothing is asked of the others; `archive`, the copies in use where the conversion keeps
-            several.
+            several. For a loss with a limit ε, `violation/…` and `slack/…` are how far it lies above and below it, as
+            shares of |ε|, and `multiplier/…` is the price of the limit: what a unit of it would save of the others.
         """
         run = self._run
         run.settle()
         losses = {"loss": run.losses} | ({"steered": run.steered} if run.steers else {})
         above = run.above(run.measured())
         described = describe_step(run.labels, run.wish.w, losses, above, run.coefficients, run.duals())
+        if isinstance(run.weighting, Limits):
+            described |= describe_limits(run.labels, run.weighting, run.weights.state)
         size = archive_size(self.conversion, run.archive.numbers())
         return {"step": self.step, **described, **({} if size is None else {"archive": int(size)})}
 

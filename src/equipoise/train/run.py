@@ -21,13 +21,13 @@ from equipoise.train.archive import Archive
 from equipoise.train.coefficients import Coefficients, Known, Measured, knows_ahead
 from equipoise.train.distributed import Group, Seen, mean_losses, mean_rows
 from equipoise.train.gradients import jacobian_rows, steered
-from equipoise.train.history import Balance, History, scaled
+from equipoise.train.history import Balance, History, Watch, scaled
 from equipoise.train.inputs import Counts, Losses, Wish, check_graph, stack_counts, stack_losses
 from equipoise.train.nonfinite import Floor, check_gradients, check_start, is_finite, refuse
 from equipoise.train.parameters import Parameters, local, whole
 from equipoise.train.step import Attached, Call, Chosen, Mean, Pending, detach
 from equipoise.units import Scale, Units
-from equipoise.weighting import Weighting
+from equipoise.weighting import Limits, Weighting
 from equipoise.weighting.floor import floor
 from equipoise.weighting.protocol import duals
 from equipoise.weighting.reweighted import row_dtype
@@ -101,6 +101,7 @@ class Run:
         self.statistics: dict[str, Tensor] = {}
         """BatchNorm statistics of the answer."""
         self.history, self.balance = History(self.labels), Balance(self.labels, wish.w, units)
+        self.watch = Watch(self.labels, weighting) if isinstance(weighting, Limits) else None
         self.floor = Floor(self.labels, units.raw(floor(weighting, wish.w)))
         self.attached: Attached | None = None
         self._unseen: list[tuple[int, _Measured]] = []
@@ -450,6 +451,8 @@ class Run:
         self.coefficients = c if mask is None else torch.where(mask, c, self.coefficients)
         self.losses = values if mask is None else torch.where(mask, values, self.losses)
         self.history.add(self.step, self.losses, self.coefficients, weights)
+        if self.watch is not None and self.step >= self.watch.due:
+            self.watch.look(self.weights.state, self.step)
         if weights is not None and self.step >= self.balance.due:
             self.balance.look(weights, self.above(self.measured()), self.step)
 

@@ -8,6 +8,7 @@ from equipoise.weighting.fedfv import FedFV
 from equipoise.weighting.fedmgda import FedMGDAPlus
 from equipoise.weighting.ferero import FERERO, DualDescent, ExactDual
 from equipoise.weighting.imtl_g import IMTLG
+from equipoise.weighting.limits import Limits, proxy
 from equipoise.weighting.linear import Linear
 from equipoise.weighting.mgda import MGDA
 from equipoise.weighting.moco import MoCo
@@ -40,6 +41,7 @@ __all__ = [
     "ExcessRisk",
     "FedFV",
     "FedMGDAPlus",
+    "Limits",
     "Linear",
     "MoCo",
     "Momentum",
@@ -54,4 +56,5 @@ __all__ = [
     "Tchebycheff",
     "UPGrad",
     "Weighting",
+    "proxy",
 ]

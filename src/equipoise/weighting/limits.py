@@ -1,0 +1,320 @@
+"""Limits: some losses as small as they can be while others stay below, above or between given numbers."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from equipoise.batch import check_positive, constant
+from equipoise.errors import require
+from equipoise.weighting.protocol import Seen, Stateless, Weighting, working_dtype
+from equipoise.weighting.self_tuned import SelfTuned
+
+__all__ = ["Limit", "Limits", "LimitsState", "proxy"]
+
+Limit = float | tuple[float, float] | None
+"""The most that a loss may be, the least and the most, or None for a loss that has no limit."""
+
+FAR = 2.0
+"""A violation of more than so many times its scale counts as so many."""
+
+
+class LimitsState(NamedTuple):
+    """Where the multipliers stand, and what they have measured."""
+
+    prices: Tensor
+    """μ of the step that comes, summed over the limits of a loss, 0 for a free one, (*B, m)."""
+    among: Any
+    """The state of the weighting of the free losses."""
+    integral: Tensor
+    """z, (*B, k)."""
+    multipliers: Tensor
+    """ν of the step that comes, (*B, k)."""
+    total: Tensor
+    """Σ (αv)², (*B, k)."""
+    violation: Tensor
+    """v when its loss was last present, (*B, k)."""
+    mean: Tensor
+    """The mean of v over the last half of the run, (*B, k)."""
+    noise: Tensor
+    """The mean square of the changes of v, (*B, k)."""
+    scale: Tensor
+    """s, the unit of each limit, (*B, k); 0: not known yet."""
+    size: Tensor
+    """S, the mean size of the free part over the run, (*B, 1)."""
+    steps: Tensor
+    """t, (*B, 1)."""
+
+
+@dataclass(frozen=True)
+class Limits(Weighting[LimitsState]):
+    r"""min over θ of the free losses, subject to f_j ≤ ε_j, or a_j ≤ f_j ≤ b_j, for the others.
+
+    With the relative violations v_j = (f_j − ε_j)/s_j, s_j = |ε_j|, and S the size of the free part F, the step is one
+    on the Lagrangian
+
+        α (F + Σ μ_j f_j),   μ_j = ν_j S/s_j,   α = 1/(1 + Σ ν_j),
+
+    and the multipliers ν ≥ 0 follow the violations:
+
+        z ← [z + η α v]₊,   ν = e([z + ρ v]₊),   η = pace/√(Σ α²v²),   ρ = min(gain, jitter/σ),
+
+    an integral part z by mirror descent with an adaptive step, and a proportional part, which damps the rotation of the
+    two players, as far as the noise σ of the violations allows. The link e(z) is z/10 up to z = 1 and exp(z − 1)/10
+    beyond: steps are relative for multipliers that have grown. No setting has the unit of a loss or of a limit.
+
+    Several free losses share F as `among` says, by default for the point where their weighted losses are equal. A
+    preference has weight 0 for losses with a limit. A loss with two limits has two multipliers.
+
+    Violation and suboptimality of the averaged answer are O(1/√T) for convex losses (docs/theory.md).
+
+    Attributes:
+        limits: For each objective the most that it may be, a pair (least, most), or None if it is free.
+        among: How the free losses are weighted among themselves if they are several.
+        pace: How fast the integral part moves.
+        gain: ρ where there is no noise.
+        jitter: How far the noise of one step may move z.
+        most: The largest ν.
+        size: S; by default the mean of |F| over the run. Give it if F is close to 0 before the limits are met: a
+            multiplier would be close to 0 with it.
+
+    Examples:
+        >>> limits = eq.Limits((None, 0.25))  # min x² subject to (x − 2)² ≤ 1/4: x = 3/2
+        >>> x = torch.zeros(1, requires_grad=True)
+        >>> w, state = torch.tensor([1.0, 0.0]), limits.init(torch.zeros(2))
+        >>> for _ in range(400):
+        ...     losses = torch.cat([x**2, (x - 2) ** 2])
+        ...     c, state = limits.update(losses.detach(), state, w)
+        ...     (gradient,) = torch.autograd.grad((c * losses).sum(), x)
+        ...     x = (x - 0.1 * gradient).detach().requires_grad_()
+        >>> round(x.item(), 2), round(limits.multipliers(state).item(), 1)  # 2x = μ·2(2 − x): μ = 3
+        (1.5, 3.0)
+    """
+
+    limits: tuple[Limit, ...]
+    among: Weighting[Any] = SelfTuned()  # noqa: RUF009
+    pace: float = 0.3
+    gain: float = 1.0
+    jitter: float = 0.1
+    most: float = 1e8
+    size: float | None = None
+
+    def __post_init__(self) -> None:
+        given: Any = self.limits
+        require(isinstance(given, Sequence) and not isinstance(given, str), "limits must be one entry each", given)
+        object.__setattr__(self, "limits", tuple(_limit(one) for one in given))
+        require(self.where != (), "limits must limit at least one loss", self.limits)
+        require(self.free != (), "limits must leave at least one loss free: the one to make small", self.limits)
+        require(not self.among.needs, "among must be a weighting by losses", self.among)
+        for name in ("pace", "gain", "jitter", "most"):
+            check_positive(name, getattr(self, name))
+        if self.size is not None:
+            check_positive("size", self.size)
+
+    @cached_property
+    def free(self) -> tuple[int, ...]:
+        """The objectives without a limit."""
+        return tuple(i for i, limit in enumerate(self.limits) if limit is None)
+
+    @cached_property
+    def _sides(self) -> tuple[tuple[int, float, float], ...]:
+        """Of every single limit: its objective, 1 for a most and −1 for a least, and the number."""
+        both = [(i, *one) for i, one in enumerate(self.limits) if isinstance(one, tuple)]
+        pairs = [(i, sign, at) for i, low, high in both for sign, at in ((-1.0, low), (1.0, high))]
+        single = [(i, 1.0, one) for i, one in enumerate(self.limits) if isinstance(one, float)]
+        return tuple(sorted([*pairs, *single]))
+
+    @property
+    def where(self) -> tuple[int, ...]:
+        """The objective of every limit; that of two limits is there twice."""
+        return tuple(i for i, _, _ in self._sides)
+
+    @property
+    def bounds(self) -> tuple[float, ...]:
+        """The number of every limit, in the order of `where`."""
+        return tuple(at for _, _, at in self._sides)
+
+    @property
+    def signs(self) -> tuple[float, ...]:
+        """1 for a most, −1 for a least."""
+        return tuple(sign for _, sign, _ in self._sides)
+
+    def init(self, losses: Tensor, **extra: Tensor) -> LimitsState:
+        """No multipliers, nothing measured."""
+        m = losses.shape[-1]
+        require(len(self.limits) == m, f"limits must have {m} entries, one per objective", len(self.limits))
+        price = torch.zeros(losses.shape, dtype=working_dtype(losses), device=losses.device)
+        zeros, one = price @ self._signed(price).mT, price[..., :1]
+        return LimitsState(
+            prices=price,
+            among=Stateless() if len(self.free) == 1 else self.among.init(price @ self._unlimited(price).mT),
+            integral=zeros,
+            multipliers=zeros.clone(),
+            total=zeros.clone(),
+            violation=zeros.clone(),
+            mean=zeros.clone(),
+            noise=zeros.clone(),
+            scale=zeros + constant(self._scales, zeros),
+            size=one + (self.size or 0.0),
+            steps=one.clone(),
+        )
+
+    def step(self, seen: Seen, state: LimitsState) -> tuple[Tensor, LimitsState]:
+        """The coefficients α(c, μ) with c those of the free losses, and the state with the next multipliers."""
+        to_limits, to_free, odds = self._signed(state.prices), self._unlimited(state.prices), seen.inclusion
+        c, among = self._free_part(seen, state, to_free)
+        alpha = _share(state.multipliers)
+        prices = state.prices if odds is None else state.prices / odds
+        found = alpha * (c @ to_free + prices)
+
+        t = state.steps + 1
+        rate = (2 / t).clamp_max(1.0)
+        size = state.size
+        if self.size is None:
+            size = torch.lerp(size, (c @ to_free * seen.losses).sum(-1, keepdim=True).abs(), 1 / t)
+        f = seen.losses @ to_limits.mT
+        # A limit of 0 has no size of its own: it is measured in the first loss.
+        scale = torch.where(state.scale > 0, state.scale, torch.where(f != 0, f.abs(), 1.0))
+        v = ((f - constant(self._signed_bounds, f)) / scale).clamp(-FAR, FAR)
+        push = alpha * v
+        if seen.present is not None:
+            there = seen.present.to(f) @ to_limits.abs().mT > 0
+            v, scale = torch.where(there, v, state.violation), torch.where(there, scale, state.scale)
+            push = torch.where(there, push if odds is None else push / (odds @ to_limits.abs().mT), 0.0)
+        change = torch.where(t > 1, v - state.violation, 0.0)
+        noise = torch.lerp(state.noise, change.square(), (4 / t).clamp_max(1.0))
+        total = state.total + push.square()
+        tiny, top = torch.finfo(total.dtype).tiny, 1 + math.log(max(10 * self.most, 1.0))
+        # The prices stay what they are when S moves.
+        z = _unlink(_link(state.integral) * (state.size / size.clamp_min(tiny)))
+        z = (z + push * (self.pace * total.clamp_min(tiny).rsqrt())).clamp(0.0, top)
+        rho = (self.jitter * noise.clamp_min(tiny).rsqrt()).clamp_max(self.gain)
+        nu = _link((z + rho * v).clamp(0.0, top))
+        new = LimitsState(
+            prices=(nu * size / scale.clamp_min(tiny)) @ to_limits,
+            among=among,
+            integral=z,
+            multipliers=nu,
+            total=total,
+            violation=v,
+            mean=torch.lerp(state.mean, v, rate),
+            noise=noise,
+            scale=scale,
+            size=size,
+            steps=t,
+        )
+        return found, new
+
+    def foreseen(self, state: LimitsState, preference: Tensor) -> Tensor | None:
+        """α(c, μ), if the weighting of the free losses can tell c."""
+        to_free = self._unlimited(state.prices)
+        w = preference.to(state.prices) @ to_free.mT
+        c = w if len(self.free) == 1 else self.among.foreseen(state.among, w)
+        if c is None:
+            return None
+        return _share(state.multipliers) * (c * self._factor @ to_free + state.prices)
+
+    def exceeded(self, state: LimitsState) -> Tensor:
+        """v, how far each limit was exceeded in the last step, in its scale, (*B, k); negative where there is room."""
+        return state.violation
+
+    def multipliers(self, state: LimitsState) -> Tensor:
+        """μ, the price of each limit: what a unit of it is worth in units of the free part, (*B, k)."""
+        return state.multipliers * state.size / torch.where(state.scale > 0, state.scale, 1.0)
+
+    @property
+    def _factor(self) -> int:
+        """Uniform λ is then the weighted sum, as it is in a training loop."""
+        return len(self.free) if len(self.free) > 1 and self.among.dual else 1
+
+    def _free_part(self, seen: Seen, state: LimitsState, to_free: Tensor) -> tuple[Tensor, Any]:
+        """Coefficients of the free losses, (*B, n), and the state of their weighting."""
+        if len(self.free) == 1:
+            return seen.weight @ to_free.mT, state.among
+        present = None if seen.present is None else seen.present.to(to_free) @ to_free.mT > 0
+        odds = None if seen.inclusion is None else seen.inclusion @ to_free.mT
+        w = seen.preference.to(to_free) @ to_free.mT
+        c, among = self.among.update(seen.losses @ to_free.mT, state.among, w, mask=present, inclusion=odds)
+        return c * self._factor, among
+
+    @cached_property
+    def _scales(self) -> tuple[float, ...]:
+        sizes = {i: max(abs(at) for j, _, at in self._sides if j == i) for i in self.where}
+        return tuple(sizes[i] for i in self.where)
+
+    @cached_property
+    def _signed_bounds(self) -> tuple[float, ...]:
+        return tuple(sign * at for _, sign, at in self._sides)
+
+    def _signed(self, like: Tensor) -> Tensor:
+        """Takes losses to ± those with limits, (k, m)."""
+        return constant(self._signed_rows, like).view(-1, len(self.limits))
+
+    def _unlimited(self, like: Tensor) -> Tensor:
+        """Takes losses to the free ones, (n, m)."""
+        return constant(self._free_rows, like).view(-1, len(self.limits))
+
+    @cached_property
+    def _signed_rows(self) -> tuple[float, ...]:
+        return tuple(sign * (i == j) for i, sign, _ in self._sides for j in range(len(self.limits)))
+
+    @cached_property
+    def _free_rows(self) -> tuple[float, ...]:
+        return tuple(float(i == j) for i in self.free for j in range(len(self.limits)))
+
+
+def proxy(loss: Tensor, value: Tensor) -> Tensor:
+    """A loss with the value of one quantity and the gradient of another.
+
+    For a rate, such as the share of errors, that has no useful gradient: its limit and its multiplier see the rate, and
+    the parameters follow the gradient of a smooth loss that falls with it.
+
+    Args:
+        loss: The smooth loss, with its graph.
+        value: The quantity itself, of the same shape.
+
+    Examples:
+        >>> score = torch.tensor([0.3, -0.2, 0.5], requires_grad=True)  # of positive samples
+        >>> missed = eq.proxy(torch.relu(1 - score).mean(), (score < 0).float().mean())
+        >>> round(missed.item(), 3)
+        0.333
+        >>> missed.backward()
+        >>> [round(g, 3) for g in score.grad.tolist()]
+        [-0.333, -0.333, -0.333]
+    """
+    require(
+        value.shape == loss.shape, f"value must have the shape of the loss, {tuple(loss.shape)}", tuple(value.shape)
+    )
+    return loss + (value.to(loss) - loss).detach()
+
+
+def _limit(given: Any) -> Limit:  # noqa: ANN401
+    """A limit as numbers, or a ValueError."""
+    if given is None:
+        return None
+    pair = isinstance(given, Sequence) and not isinstance(given, str)
+    numbers = list(given) if pair else [given]
+    rule = "a limit must be a finite number, a pair (least, most) with least < most, or None"
+    sound = all(isinstance(x, float | int) and not isinstance(x, bool) and math.isfinite(x) for x in numbers)
+    require(sound and len(numbers) == 1 + pair and not (pair and numbers[0] >= numbers[1]), rule, given)
+    return (float(numbers[0]), float(numbers[1])) if pair else float(numbers[0])
+
+
+def _share(multipliers: Tensor) -> Tensor:
+    """α, (*B, 1): a step does not grow with the multipliers."""
+    return 1 / (1 + multipliers.sum(-1, keepdim=True))
+
+
+def _link(z: Tensor) -> Tensor:
+    """z/10 up to 1, then exp(z − 1)/10."""
+    return torch.where(z > 1, (z - 1).exp(), z) / 10
+
+
+def _unlink(nu: Tensor) -> Tensor:
+    """What the link takes to ν."""
+    tenth = 10 * nu
+    return torch.where(tenth > 1, 1 + tenth.clamp_min(1.0).log(), tenth)
