@@ -1,15 +1,17 @@
 """`fetch`: the files of a data set from its public home, moved into place only when their checksums are right."""
 
+import contextlib
 import hashlib
 import http.client
+import socket
 import tarfile
 import tempfile
-import time
+import threading
 import urllib.error
 import urllib.request
 from collections.abc import Callable
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, Self
 from urllib.parse import urlsplit
 
 from equipoise.datasets import catalogue
@@ -144,8 +146,10 @@ def _expect(what: str, sha256: str, found: str) -> None:
 def _download(url: str, path: Path, progress: Progress) -> str:
     """Write the answer of a server to a file; returns its SHA-256."""
     try:
-        with _opener().open(url, timeout=SECONDS) as answer, path.open("wb") as stream:
+        with _Limited() as limited, limited.opener().open(url, timeout=SECONDS) as answer, path.open("wb") as stream:
             return _copy(answer, stream, url, progress)
+    except TimeoutError as error:
+        raise DownloadError(f"{url} could not be fetched: {error}") from error
     except urllib.error.HTTPError as error:
         with error:
             raise DownloadError(
@@ -156,14 +160,12 @@ def _download(url: str, path: Path, progress: Progress) -> str:
 
 
 def _copy(answer: http.client.HTTPResponse, stream: BinaryIO, url: str, progress: Progress) -> str:
-    total, end = _length(answer, url), time.monotonic() + DEADLINE
+    total = _length(answer, url)
     name, size, digest = url.rpartition("/")[2], 0, hashlib.sha256()
-    while chunk := answer.read1(CHUNK):  # what is there, however slowly it comes
+    while chunk := answer.read(CHUNK):
         size += len(chunk)
         if size > LARGEST:
             raise DownloadError(f"{url} must not have more than {LARGEST} bytes; stopped")
-        if time.monotonic() > end:
-            raise DownloadError(f"{url} must arrive within {DEADLINE:g} seconds; found {size} bytes by then")
         digest.update(chunk)
         stream.write(chunk)
         progress(name, size, total)
@@ -184,20 +186,62 @@ def _length(answer: http.client.HTTPResponse, url: str) -> int | None:
     return int(length)
 
 
-def _opener() -> urllib.request.OpenerDirector:
-    """Speaks http and https and nothing else, also when a server redirects (the default would take ftp:// too)."""
-    opener = urllib.request.OpenerDirector()
-    for handler in (
-        urllib.request.ProxyHandler(),
-        urllib.request.HTTPHandler(),
-        urllib.request.HTTPSHandler(),
-        urllib.request.HTTPRedirectHandler(),
-        urllib.request.HTTPDefaultErrorHandler(),
-        urllib.request.HTTPErrorProcessor(),
-        urllib.request.UnknownHandler(),
-    ):
-        opener.add_handler(handler)
-    return opener
+class _Limited:
+    """Connections that end at the deadline, whatever a server sends by then, and however slowly: also its headers."""
+
+    def __enter__(self) -> Self:
+        self._open: list[socket.socket] = []
+        self._late = threading.Event()
+        self._timer = threading.Timer(DEADLINE, self._end)
+        self._timer.daemon = True
+        self._timer.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._timer.cancel()
+        if self._late.is_set():  # an answer that was cut off can end in any way
+            raise TimeoutError(f"it must arrive within {DEADLINE:g} seconds; found no end of it by then")
+
+    def _end(self) -> None:
+        self._late.set()
+        for one in self._open:
+            with contextlib.suppress(OSError):
+                one.shutdown(socket.SHUT_RDWR)
+
+    def opener(self) -> urllib.request.OpenerDirector:
+        """Speaks http and https and nothing else, also when a server redirects (the default would take ftp:// too)."""
+        opened = self._open
+
+        class Plain(http.client.HTTPConnection):
+            def connect(self) -> None:
+                super().connect()
+                opened.append(self.sock)
+
+        class Secure(http.client.HTTPSConnection):
+            def connect(self) -> None:
+                super().connect()
+                opened.append(self.sock)
+
+        class HTTP(urllib.request.HTTPHandler):
+            def http_open(self, req: urllib.request.Request) -> http.client.HTTPResponse:
+                return self.do_open(Plain, req)
+
+        class HTTPS(urllib.request.HTTPSHandler):
+            def https_open(self, req: urllib.request.Request) -> http.client.HTTPResponse:
+                return self.do_open(Secure, req)
+
+        opener = urllib.request.OpenerDirector()
+        for handler in (
+            urllib.request.ProxyHandler(),
+            HTTP(),
+            HTTPS(),
+            urllib.request.HTTPRedirectHandler(),
+            urllib.request.HTTPDefaultErrorHandler(),
+            urllib.request.HTTPErrorProcessor(),
+            urllib.request.UnknownHandler(),
+        ):
+            opener.add_handler(handler)
+        return opener
 
 
 def _silent(_name: str, _size: int, _total: int | None) -> None:
