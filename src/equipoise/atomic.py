@@ -35,8 +35,8 @@ _NO_FOLLOW = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
 def replacing(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
     """A file to write to, under a temporary name beside `path`, that is moved to `path` at the end.
 
-    If anything fails before, it is removed, and a file that was at `path` stays, else it gives the new one its
-    permissions. A link is followed. Missing folders are made. What a killed process left of the same file is removed.
+    If anything fails before, it is removed, and a file that was at `path` stays. The new file gets the permissions of
+    the old one. A link is followed. Missing folders are made. What a killed process left of the same file is removed.
 
     Raises:
         OSError: The file cannot be written; `strerror` says why, `filename` is the path.
