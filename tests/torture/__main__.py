@@ -7,28 +7,36 @@ import time
 from dataclasses import asdict
 from functools import partial
 
-# The processes that run tests are forked from this one: what is imported here need not be imported again. The library
-# is not among it, as mutants replace its modules.
+# Processes that run tests are forked from this one, and need not import these again.
 import hypothesis  # noqa: F401
 import pytest  # noqa: F401
 import torch
 from rich.console import Console
 from rich.table import Table
 from tests.torture.outcome import Died, Outcome, Row, forked
+from tests.train.conftest import make_toy
 
 FAMILIES = {
+    "mutation": "mistakes in the library that a test must notice",
     "crashes": "kills and interrupts",
     "flips": "bit flips in every kind of file",
     "replies": "hostile replies to a Flower server",
     "disk": "full disks",
-    "mutation": "mistakes in the library that a test must notice",
 }
-"""Modules of this folder with a function `rows(share, seed)`."""
+"""Modules of this folder with a function `rows(share, seed)`. Mutants come first: they need a process that has not
+imported the library."""
+
+
+def _warm_up() -> None:
+    """The first step of an optimizer takes seconds; forked processes need not pay for it."""
+    torch.set_num_threads(1)
+    toy = make_toy()
+    toy.losses(0).sum().backward()
+    toy.optimizer.step()
 
 
 def measure(family: str, share: float, seed: int) -> list[dict[str, object]]:
     """The rows of a family."""
-    torch.set_num_threads(1)
     return [asdict(row) for row in importlib.import_module(f"tests.torture.{family}").rows(share, seed)]
 
 
@@ -57,8 +65,11 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--rows", nargs="+", choices=FAMILIES, default=list(FAMILIES), metavar="NAME", help=known)
     given = parser.parse_args(arguments)
     console, rows = Console(), list[Row]()
-    for family in given.rows:
+    _warm_up()
+    for family in (name for name in FAMILIES if name in given.rows):
         began = time.monotonic()
+        if family != "mutation":
+            importlib.import_module("tests.torture.runs").warm_up()
         for _, answer in forked([partial(measure, family, given.share, given.seed)], seconds=3600, workers=1):
             if isinstance(answer, Died):
                 rows.append(Row(family))

@@ -25,7 +25,6 @@ LIBRARY = str(Path(eq.__file__).parent)
 
 def rows(share: float, seed: int) -> list[Row]:
     """The rows of kills and interrupts."""
-    torch.set_num_threads(1)
     found: dict[str, Row] = {}
     for kind, number, trial in (("kills", KILLS, _kill), ("interrupts", INTERRUPTS, _interrupt)):
         trials: list[Trial] = []

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.torture.outcome import Died, Outcome, Row, collect, forked
-from tests.torture.runs import STEPS, digest, save_training, serve, simulate, start_training, train, warm_up
+from tests.torture.runs import STEPS, digest, save_training, serve, simulate, start_training, train
 
 import equipoise as eq
 from equipoise.experiments.cells import CellStore
@@ -29,7 +29,6 @@ Full = Callable[[], AbstractContextManager[None]]
 
 def rows(share: float, seed: int) -> list[Row]:
     """Two rows: of files that may not grow further, and of a small file system."""
-    warm_up()
     found: dict[str, Row] = {}
     limited = [("full disk: files may not grow", partial(_limited, *one)) for one in _draw(share, seed)]
     collect(found, limited)

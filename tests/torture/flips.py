@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from tests.torture.outcome import Outcome, Row, Trial, collect, judge
-from tests.torture.runs import digest, save_training, serve, simulate, start_training, warm_up
+from tests.torture.runs import digest, save_training, serve, simulate, start_training
 from torch import Tensor
 
 import equipoise as eq
@@ -36,7 +36,6 @@ class Written(NamedTuple):
 
 def rows(share: float, seed: int) -> list[Row]:
     """A row for every kind of file."""
-    warm_up()
     found: dict[str, Row] = {}
     trials: list[Trial] = []
     number = max(5, round(NUMBER * share))

@@ -10,7 +10,6 @@ from flwr.app import Context, Message
 from tests.flower.conftest import Town
 from tests.flower.hostile import KINDS, Hostile, hostile_replies
 from tests.torture.outcome import Outcome, Row, Trial, collect, judge
-from tests.torture.runs import warm_up
 
 NUMBER, PIECE = 400, len(KINDS)
 """Replies, and those of one process: every kind once."""
@@ -20,7 +19,6 @@ ROUNDS, LIAR = 2, 3
 
 def rows(share: float, seed: int) -> list[Row]:
     """The row of hostile replies."""
-    warm_up()
     found: dict[str, Row] = {}
     pieces = math.ceil(NUMBER * share / PIECE)
     trials: list[Trial] = [("hostile replies", partial(_try, seed * 1_000 + k)) for k in range(pieces)]

@@ -5,7 +5,7 @@ import logging
 import shutil
 import tempfile
 from collections.abc import Callable, Mapping
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -123,9 +123,9 @@ def serve(folder: Path, rounds: int = ROUNDS) -> str:
     return found.hexdigest()
 
 
+@cache
 def warm_up() -> None:
     """What torch and Flower do once in a process takes seconds; forked processes need not do it again."""
-    torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as folder:
         for k, course in enumerate(COURSES):
             place = Path(folder, str(k))

@@ -123,6 +123,20 @@ def test_losses_are_weighted_by_their_counts(toy, preference):
     assert metrics["loss/2"] != metrics["loss/2"]  # never seen
 
 
+def test_gradients_are_weighted_by_their_counts(toy, preference):
+    """For a method on gradients, a call of four samples and one of twelve are one of sixteen."""
+    found = []
+    for parts in ([4, 12], [16]):
+        run = toy(dtype=torch.float64)
+        mol = eq.MultiObjective(run.model, run.optimizer, preference.double(), method=(eq.MGDA(), eq.Last()))
+        x, y = run.batch(0)
+        for a, b in zip(x.split(parts), y.split(parts), strict=True):
+            mol((run.model(a) - b).square().mean(0), [len(a)] * 3).backward()
+        run.optimizer.step()
+        found.append(mol.state_dict()["tensors"]["following"])
+    torch.testing.assert_close(*found)
+
+
 def test_an_absent_objective_keeps_its_coefficient_for_the_next_step(toy, preference):
     """Or a rare group would count only when it is there in two steps running."""
     run = toy()

@@ -175,6 +175,7 @@ def test_a_state_stays_as_it_is_while_the_run_goes_on(toy, preference):
         ({"history": [[1.0, 2.0]]}, "a history of rows of 10 numbers"),
         ({"weighting.dual": [torch.nan, 0.5, 0.5]}, r"found weights = \[nan"),
         ({"weighting.dual": [0.5, 0.5, 0.5]}, r"found weights = \[0\.5"),
+        ({"weighting.dual": [-0.5, 1.0, 0.5]}, r"found weights = \[-0\.5"),
         ({"following": [torch.inf, 0.5, 0.5]}, "found coefficients"),
         ({"coefficients": [torch.nan, 0.5, 0.5]}, "found coefficients"),
     ],

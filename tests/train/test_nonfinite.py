@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 import equipoise as eq
+from equipoise.train.nonfinite import check_gradients
 
 ADAPTIVE = eq.Adaptive(capacity=3)
 
@@ -88,6 +89,12 @@ def test_an_absent_loss_with_an_infinite_derivative_is_noticed_before_anything_m
     assert_same(frozen(mol), state)
     run.run(mol, 2, 4)
     assert mol.step == mol.recorded == 5
+
+
+def test_derivatives_that_are_infinite_are_noticed_too():
+    check_gradients(1e38, 4)
+    with pytest.raises(eq.NonFiniteLossError, match="gradients must be finite; found inf in step 4"):
+        check_gradients(math.inf, 4)
 
 
 def test_deferred_such_a_step_is_not_recorded(toy, preference):
