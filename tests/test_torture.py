@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -35,6 +36,12 @@ def test_every_mutant_has_its_text():
     assert stale == []
     assert len(MUTANTS) >= 60
     assert all(one.old != one.new for one in MUTANTS)
+
+
+def test_the_threat_model_names_tests_that_are_there():
+    named = re.findall(r"`(tests/[a-z_/]+\.py)::(test_\w+)`", (ROOT / "SECURITY.md").read_text())
+    assert len(named) >= 15
+    assert [one for one in named if f"\ndef {one[1]}(" not in (ROOT / one[0]).read_text()] == []
 
 
 def test_a_mutant_is_noticed_or_told():
