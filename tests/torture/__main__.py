@@ -77,6 +77,7 @@ def main(arguments: list[str] | None = None) -> int:
             else:
                 rows += [Row(**one) for one in answer]
         console.print(f"{family}: {time.monotonic() - began:.0f} s", highlight=False)
+        sys.stdout.flush()
     return int(show(rows, console))
 
 
