@@ -294,7 +294,7 @@ MUTANTS = [
         (
             "except BaseException as error:\n            if not isinstance(error, StoreError):",
             "except Exception as error:\n            if not isinstance(error, StoreError):",
-            f"{INTERRUPTS}::test_an_archive_has_all_of_an_iterate_or_nothing",
+            f"{INTERRUPTS}::test_an_archive_has_all_of_an_iterate_or_nothing[Suffix-device, at once]",
         ),
         (
             'x.detach().to("cpu", copy=True) for name',
@@ -317,7 +317,7 @@ MUTANTS = [
         (
             "version in old if x._version == version}",
             "version in old}",
-            f"{INTERRUPTS}::test_an_archive_has_all_of_an_iterate_or_nothing",
+            f"{INTERRUPTS}::test_an_archive_has_all_of_an_iterate_or_nothing[Suffix-device, at once]",
         ),
         (
             "blend(self.copies[slot], new, mix)\n        elif mix == 1",
