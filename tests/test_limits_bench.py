@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+from pathlib import Path
 
 import pytest
 import torch
@@ -76,3 +77,19 @@ def test_in_small_both_units_meet_the_known_solution(tmp_path, monkeypatch, caps
         assert objective == pytest.approx(row["best"], rel=0.01)
         assert violation < 0.01
     assert "4 of 4 claims hold" in capsys.readouterr().out
+
+
+def test_the_page_shows_the_rows_that_were_measured():
+    """The columns of ours, of the rival and of the verdict, as in the stored run."""
+    root = Path(__file__).parents[1]
+    page = (root / "docs" / "howto" / "coming-from-cooper.md").read_text()
+    rows = json.loads((root / "docs" / "results" / "limits.json").read_text())
+    assert len(rows) == 12
+    for row in rows:
+        [line] = [line for line in page.splitlines() if line.startswith(f"| {row['task']}, × {row['unit']:g} |")]
+        answers = {key: None if row[key] is None else bench.Answer(*row[key]) for key in ("ours", "last", "rival")}
+        found = bench.Row(**{**row, **answers})
+        assert f"| {found.ours.objective:.4f}, " in line
+        assert f"| {found.met} of {found.settings} |" in line
+        assert "none" in line if found.rival is None else f"| {found.rival.objective:.4f}, " in line
+        assert line.endswith("| yes |" if found.verdict == "PASS" else "| **no** |")
