@@ -213,15 +213,27 @@ def draw(found: dict[str, Any]) -> Figure:
         left.set(title=f"{name}: the price of a limit", ylabel="cross-entropy")
         left.set_xlabel(f"limit ε of the loss of\n{case.merit}")
         left.legend(frameon=False)
-        for part, style, colour in (("train", "o-", "#0072B2"), ("test", "s--", "#E69F00")):
+        for part, label, style, colour in (
+            ("train", "training people", "o-", "#0072B2"),
+            ("test", "test people", "s--", "#E69F00"),
+        ):
             gap, accuracy = ([100 * row[part][key] for row in rows["fair"]] for key in ("gap", "accuracy"))
-            right.plot(gap, accuracy, style, color=colour, ms=5, lw=1.2, label=f"{part} people")
+            right.plot(
+                gap,
+                accuracy,
+                style,
+                color=colour,
+                ms=5,
+                lw=1.2,
+                label=label,
+            )
         for limit, row in zip(rows["gaps"], rows["fair"], strict=True):
             place = (100 * row["train"]["gap"], 100 * row["train"]["accuracy"])
             text = f"ε = {100 * limit:g}{_note(row)}"
-            right.annotate(text, place, (4, -10), textcoords="offset points", fontsize=7, color="#0072B2")
+            right.annotate(text, place, (5, 6), textcoords="offset points", fontsize=7, color="#0072B2")
         right.set(title=f"{name}: gap and calibration", ylabel="accuracy, %")
         right.set_xlabel("missed more often, points")
+        right.margins(0.12)
         right.legend(frameon=False)
     return figure
 

