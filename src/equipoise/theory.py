@@ -30,6 +30,7 @@ __all__ = [
     "best_p",
     "gain_window",
     "lambda_constants",
+    "limits_regret",
     "sample_objectives",
     "suffix_confidence",
     "suffix_excess",
@@ -381,6 +382,36 @@ def suffix_excess(sigma: float, T: int, *, z: float, power: float = 8.0) -> floa
     _require_count("T", T)
     _require("z", "non-negative and finite", z, holds=0.0 <= z < math.inf)
     return 2.0 * z * _kappa(power) * sigma / math.sqrt(T)
+
+
+def limits_regret(u: float, largest: float, energy: float, *, pace: float = 0.3) -> float:
+    """The regret of one multiplier of `Limits` against u, without its proportional part (Theorem L).
+
+    Args:
+        u: The multiplier to compare with.
+        largest: The largest value that the integral part had.
+        energy: Q = Σ α²v², over the run.
+        pace: That of `Limits`.
+
+    Examples:
+        >>> round(eq.theory.limits_regret(1.0, 2.0, energy=100.0), 1)
+        86.5
+    """
+    _require("u", "non-negative", u, holds=u >= 0)
+    _require("largest", "non-negative", largest, holds=largest >= 0)
+    _require("energy", "non-negative", energy, holds=energy >= 0)
+    _require_positive("pace", pace)
+    distance = max(_bregman(u, 0.0), _bregman(u, largest))
+    return math.sqrt(energy) * (distance / pace + math.exp(pace) * pace * max(largest, 0.1))
+
+
+def _bregman(u: float, y: float) -> float:
+    """ψ(u) − ψ(y) − ψ'(y)(u − y), with ψ' the inverse of the link of `Limits`."""
+    return _potential(u) - _potential(y) - (10 * y if y <= 0.1 else 1 + math.log(10 * y)) * (u - y)
+
+
+def _potential(y: float) -> float:
+    return 5 * y * y if y <= 0.1 else 0.05 + y * math.log(10 * y)
 
 
 def gain_window(

@@ -72,6 +72,8 @@ NAMED: dict[str, Weighting[Any]] = {
     "tch ideal per objective": eq.Tchebycheff(ideal=(0.1, 0.0, -0.2, 0.5)),
     "groupdro adjusted": eq.OMD(0.5, eq.Entropic(), order="alternating", ideal=(-0.1, -0.5, -0.2, -0.3)),
     "omd tensor ideal": eq.OMD(0.5, ideal=torch.tensor([0.1, 0.0, -0.2, 0.3])),
+    "limits": eq.Limits((None, 0.5, 0.4, 0.0)),
+    "limits among two": eq.Limits((None, 0.5, None, 0.6), eq.SelfTuned(youth=0.0)),
     "pgd ball": eq.OMD(1.5, dual_set=eq.Box.ball((0.1, 0.2, 0.3, 0.4), 0.15)),
     "eg ball": eq.OMD(1.5, eq.Entropic(), dual_set=eq.Box.ball((0.1, 0.2, 0.3, 0.4), 0.15)),
 }
@@ -294,7 +296,7 @@ def several_steps(weighting: Weighting[Any], *batch: int) -> dict[str, Tensor]:
 @every
 def test_what_is_foreseen_comes_whatever_the_losses(weighting: Weighting[Any]):
     """By default nothing is; the paper's order of the steps and the weighted sum know."""
-    knows = isinstance(weighting, eq.Linear | eq.SelfTuned)
+    knows = isinstance(weighting, eq.Linear | eq.SelfTuned | eq.Limits)
     knows = knows or (isinstance(weighting, eq.OMD) and weighting.order == "simultaneous")
     state, w = begin(weighting, 3), prefer(3)
     for step in range(4):
@@ -483,6 +485,7 @@ UNBIASED: dict[str, Weighting[Any]] = {
     "linear": eq.Linear(),
     "self-tuned without floor": eq.SelfTuned(youth=0.0),
     "self-tuned ideal": eq.SelfTuned(youth=0.0, ideal=0.2),
+    "limits": eq.Limits((None, 0.5, 0.4, 0.0)),
     "relative linear": eq.Relative(eq.Linear()),
     **{name: eq.OMD(1e-3, mirror) for name, mirror in MIRRORS.items()},
     "adaptive": eq.OMD("adaptive"),
@@ -755,6 +758,8 @@ def test_a_state_of_other_losses_is_refused(weighting: Any):
     if isinstance(weighting, eq.OMD):  # a dual_set would refuse the other m before
         weighting = dataclasses.replace(weighting, dual_set=None)
     for shape in ((2, M + 1), (2, 1), (3, M), (M,)):
+        if isinstance(weighting, eq.Limits) and shape[-1] != M:
+            continue  # it has M limits, and refuses the other losses itself
         rows = draw(*shape, D)
         known = {"jacobian": rows, "gramian": rows @ rows.mT}
         state = weighting.init(torch.ones(shape), **{name: known[name] for name in weighting.needs})

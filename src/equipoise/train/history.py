@@ -215,7 +215,7 @@ class Watch:
         self.due = 2 * step
         if before is None:
             return
-        missed = (state.mean > MISSED) & (state.mean > 0.8 * before.mean) & (state.integral > before.integral)
+        missed = (state.mean > MISSED) & (state.mean > 0.95 * before.mean) & (state.integral > before.integral)
         if bool(missed.any()):
             self.due = math.inf
             k = int(torch.where(missed, state.mean, -torch.inf).argmax())
@@ -224,9 +224,10 @@ class Watch:
             warn(
                 f"{spoken(self.names[i])} must be at {'most' if most else 'least'} {at:.4g}; found "
                 f"{100 * float(state.mean[k]):.0f} % {'more' if most else 'less'} on average over the last steps, and "
-                f"no less than before, with a multiplier that keeps growing (now {price:.3g}). This model does not meet "
-                "it together with the other limits, or not in time: loosen it, or give the model more to learn with. If "
-                f"the free loss (mean {float(state.size):.2g}) is close to 0, give Limits(size=); this is said once",
+                f"no less than before, with a multiplier that keeps growing (now {price:.3g}). This model does not "
+                "meet it together with the other limits, or not in time: loosen it, or give the model more to learn "
+                f"with. If the free loss is close to 0 (its mean is {float(state.size):.2g}), give Limits(size=); this "
+                "is said once",
                 LimitWarning,
             )
 

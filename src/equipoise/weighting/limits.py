@@ -11,16 +11,16 @@ from torch import Tensor
 
 from equipoise.batch import check_positive, constant
 from equipoise.errors import require
-from equipoise.weighting.protocol import Seen, Stateless, Weighting, working_dtype
+from equipoise.weighting.protocol import Seen, Stateless, Weighting, keep, working_dtype
 from equipoise.weighting.self_tuned import SelfTuned
 
-__all__ = ["Limit", "Limits", "LimitsState", "proxy"]
+__all__ = ["Limit", "Limits", "LimitsState", "link", "proxy"]
 
 Limit = float | tuple[float, float] | None
 """The most that a loss may be, the least and the most, or None for a loss that has no limit."""
 
-FAR = 2.0
-"""A violation of more than so many times its scale counts as so many."""
+FAR, NEAR = 2.0, 1.0
+"""A violation beyond so many times its scale counts as so many: in the integral and in the proportional part."""
 
 
 class LimitsState(NamedTuple):
@@ -38,8 +38,10 @@ class LimitsState(NamedTuple):
     """Σ (αv)², (*B, k)."""
     violation: Tensor
     """v when its loss was last present, (*B, k)."""
+    reach: Tensor
+    """max(1, |f|/s) when its loss was last present, (*B, k)."""
     mean: Tensor
-    """The mean of v over the last half of the run, (*B, k)."""
+    """The mean of the violation over the last eighth of the run, (*B, k)."""
     noise: Tensor
     """The mean square of the changes of v, (*B, k)."""
     scale: Tensor
@@ -57,9 +59,10 @@ class Limits(Weighting[LimitsState]):
     With the relative violations v_j = (f_j − ε_j)/s_j, s_j = |ε_j|, and S the size of the free part F, the step is one
     on the Lagrangian
 
-        α (F + Σ μ_j f_j),   μ_j = ν_j S/s_j,   α = 1/(1 + Σ ν_j),
+        α (F + Σ μ_j f_j),   μ_j = ν_j S/s_j,   α = 1/(1 + Σ ν_j r_j),
 
-    and the multipliers ν ≥ 0 follow the violations:
+    with r_j = max(1, |f_j|/s_j) of the step before, so that a step does not grow with the multipliers, and these follow
+    the violations:
 
         z ← [z + η α v]₊,   ν = e([z + ρ v]₊),   η = pace/√(Σ α²v²),   ρ = min(gain, jitter/σ),
 
@@ -67,8 +70,8 @@ class Limits(Weighting[LimitsState]):
     two players, as far as the noise σ of the violations allows. The link e(z) is z/10 up to z = 1 and exp(z − 1)/10
     beyond: steps are relative for multipliers that have grown. No setting has the unit of a loss or of a limit.
 
-    Several free losses share F as `among` says, by default for the point where their weighted losses are equal. A
-    preference has weight 0 for losses with a limit. A loss with two limits has two multipliers.
+    Several free losses share F as `among` says, by default for the point where their weighted losses are equal. What a
+    preference has for losses with a limit is not looked at. A loss with two limits has two multipliers.
 
     Violation and suboptimality of the averaged answer are O(1/√T) for convex losses (docs/theory.md).
 
@@ -79,12 +82,12 @@ class Limits(Weighting[LimitsState]):
         gain: ρ where there is no noise.
         jitter: How far the noise of one step may move z.
         most: The largest ν.
-        size: S; by default the mean of |F| over the run. Give it if F is close to 0 before the limits are met: a
-            multiplier would be close to 0 with it.
+        size: S; by default the mean of |F| over the run. Give it if F is close to 0 before the limits are met: the
+            multipliers would be close to 0 with it.
 
     Examples:
         >>> limits = eq.Limits((None, 0.25))  # min x² subject to (x − 2)² ≤ 1/4: x = 3/2
-        >>> x = torch.zeros(1, requires_grad=True)
+        >>> x = torch.full((1,), 0.5, requires_grad=True)
         >>> w, state = torch.tensor([1.0, 0.0]), limits.init(torch.zeros(2))
         >>> for _ in range(400):
         ...     losses = torch.cat([x**2, (x - 2) ** 2])
@@ -156,6 +159,7 @@ class Limits(Weighting[LimitsState]):
             multipliers=zeros.clone(),
             total=zeros.clone(),
             violation=zeros.clone(),
+            reach=zeros + 1.0,
             mean=zeros.clone(),
             noise=zeros.clone(),
             scale=zeros + constant(self._scales, zeros),
@@ -167,33 +171,36 @@ class Limits(Weighting[LimitsState]):
         """The coefficients α(c, μ) with c those of the free losses, and the state with the next multipliers."""
         to_limits, to_free, odds = self._signed(state.prices), self._unlimited(state.prices), seen.inclusion
         c, among = self._free_part(seen, state, to_free)
-        alpha = _share(state.multipliers)
+        alpha = _share(state)
         prices = state.prices if odds is None else state.prices / odds
         found = alpha * (c @ to_free + prices)
 
         t = state.steps + 1
-        rate = (2 / t).clamp_max(1.0)
-        size = state.size
-        if self.size is None:
-            size = torch.lerp(size, (c @ to_free * seen.losses).sum(-1, keepdim=True).abs(), 1 / t)
+        size = torch.lerp(state.size, (c @ to_free * seen.losses).sum(-1, keepdim=True).abs(), 1 / t)
+        size = size if self.size is None else state.size
         f = seen.losses @ to_limits.mT
         # A limit of 0 has no size of its own: it is measured in the first loss.
         scale = torch.where(state.scale > 0, state.scale, torch.where(f != 0, f.abs(), 1.0))
-        v = ((f - constant(self._signed_bounds, f)) / scale).clamp(-FAR, FAR)
+        exact = (f - constant(self._signed_bounds, f)) / scale
+        v = exact.clamp(-FAR, FAR)
+        reach = (f / scale).abs().clamp(1.0, 1e9)
         push = alpha * v
         if seen.present is not None:
             there = seen.present.to(f) @ to_limits.abs().mT > 0
             v, scale = torch.where(there, v, state.violation), torch.where(there, scale, state.scale)
+            reach, exact = torch.where(there, reach, state.reach), torch.where(there, exact, state.mean)
             push = torch.where(there, push if odds is None else push / (odds @ to_limits.abs().mT), 0.0)
+            size = torch.where((seen.present.to(f) @ to_free.mT > 0).any(-1, keepdim=True), size, state.size)
         change = torch.where(t > 1, v - state.violation, 0.0)
         noise = torch.lerp(state.noise, change.square(), (4 / t).clamp_max(1.0))
+        mean = torch.lerp(state.mean, exact.clamp(-1e9, 1e9), (8 / t).clamp_max(1.0))
         total = state.total + push.square()
         tiny, top = torch.finfo(total.dtype).tiny, 1 + math.log(max(10 * self.most, 1.0))
         # The prices stay what they are when S moves.
-        z = _unlink(_link(state.integral) * (state.size / size.clamp_min(tiny)))
+        z = _unlink(link(state.integral) * (state.size / size.clamp_min(tiny)))
         z = (z + push * (self.pace * total.clamp_min(tiny).rsqrt())).clamp(0.0, top)
         rho = (self.jitter * noise.clamp_min(tiny).rsqrt()).clamp_max(self.gain)
-        nu = _link((z + rho * v).clamp(0.0, top))
+        nu = link((z + rho * v.clamp(-NEAR, NEAR)).clamp(0.0, top))
         new = LimitsState(
             prices=(nu * size / scale.clamp_min(tiny)) @ to_limits,
             among=among,
@@ -201,22 +208,23 @@ class Limits(Weighting[LimitsState]):
             multipliers=nu,
             total=total,
             violation=v,
-            mean=torch.lerp(state.mean, v, rate),
+            reach=reach,
+            mean=mean,
             noise=noise,
             scale=scale,
             size=size,
             steps=t,
         )
-        return found, new
+        return found, new if seen.present is None else keep(seen.present.any(-1, keepdim=True), new, state)
 
     def foreseen(self, state: LimitsState, preference: Tensor) -> Tensor | None:
         """α(c, μ), if the weighting of the free losses can tell c."""
         to_free = self._unlimited(state.prices)
-        w = preference.to(state.prices) @ to_free.mT
+        w = self._share_of_free(preference, to_free).expand(*state.prices.shape[:-1], len(self.free))
         c = w if len(self.free) == 1 else self.among.foreseen(state.among, w)
         if c is None:
             return None
-        return _share(state.multipliers) * (c * self._factor @ to_free + state.prices)
+        return _share(state) * (c * self._factor @ to_free + state.prices)
 
     def exceeded(self, state: LimitsState) -> Tensor:
         """v, how far each limit was exceeded in the last step, in its scale, (*B, k); negative where there is room."""
@@ -233,13 +241,19 @@ class Limits(Weighting[LimitsState]):
 
     def _free_part(self, seen: Seen, state: LimitsState, to_free: Tensor) -> tuple[Tensor, Any]:
         """Coefficients of the free losses, (*B, n), and the state of their weighting."""
-        if len(self.free) == 1:
-            return seen.weight @ to_free.mT, state.among
-        present = None if seen.present is None else seen.present.to(to_free) @ to_free.mT > 0
         odds = None if seen.inclusion is None else seen.inclusion @ to_free.mT
-        w = seen.preference.to(to_free) @ to_free.mT
+        w = self._share_of_free(seen.preference, to_free).expand(*seen.losses.shape[:-1], len(self.free))
+        if len(self.free) == 1:
+            return w if odds is None else w / odds, state.among
+        present = None if seen.present is None else seen.present.to(to_free) @ to_free.mT > 0
         c, among = self.among.update(seen.losses @ to_free.mT, state.among, w, mask=present, inclusion=odds)
         return c * self._factor, among
+
+    def _share_of_free(self, preference: Tensor, to_free: Tensor) -> Tensor:
+        """The preference among the free losses, of sum 1; uniform if it is 0 for all of them."""
+        w = preference.detach().to(to_free) @ to_free.mT
+        total = w.sum(-1, keepdim=True)
+        return torch.where(total > 0, w / total, 1 / len(self.free))
 
     @cached_property
     def _scales(self) -> tuple[float, ...]:
@@ -304,12 +318,12 @@ def _limit(given: Any) -> Limit:  # noqa: ANN401
     return (float(numbers[0]), float(numbers[1])) if pair else float(numbers[0])
 
 
-def _share(multipliers: Tensor) -> Tensor:
-    """α, (*B, 1): a step does not grow with the multipliers."""
-    return 1 / (1 + multipliers.sum(-1, keepdim=True))
+def _share(state: LimitsState) -> Tensor:
+    """α, (*B, 1)."""
+    return 1 / (1 + (state.multipliers * state.reach).sum(-1, keepdim=True))
 
 
-def _link(z: Tensor) -> Tensor:
+def link(z: Tensor) -> Tensor:
     """z/10 up to 1, then exp(z − 1)/10."""
     return torch.where(z > 1, (z - 1).exp(), z) / 10
 
