@@ -59,10 +59,12 @@ ARCHIVE = eq.Adaptive(power=4, capacity=SLOTS)
 OURS = "OMD, Adaptive(capacity=8)"
 DEFAULTS = ("equipoise", "OptOMD-TCH")
 """The default and the former one."""
+LIMITS = "limits on half of them"
 Claims = dict[str, float]
 """Times LS that a candidate may take at most, by its name."""
-BLOCK = 5
-"""Steps of a turn on a CUDA device, between two waits for it."""
+BLOCK = 25
+"""Steps of a turn on a CUDA device, between two waits for it. A loop that waits more often shows more of what the host
+does: the first step after a wait has no work queued behind which it could hide."""
 HOST_BOUND = 0.9
 """Beyond this part of a step's time the device has idle moments, and what the host does more is seen in full."""
 
@@ -301,13 +303,19 @@ def cost(task: Task, claims: Claims, rounds: int, slow: int) -> Iterator[Row]:
     cheap[OURS] = shell(task, eq.OMD("adaptive"), ARCHIVE)
     for name in DEFAULTS:
         cheap[name] = shell(task, eq.methods()[name].weighting, eq.methods()[name].conversion)
+    if task.device.type == "cpu":
+        half = (None,) * (task.m - task.m // 2) + (1.0,) * (task.m // 2)
+        cheap[LIMITS] = shell(task, eq.Limits(half), eq.Average(power=8))
     dear: dict[str, Step] = {"equipoise MGDA": shell(task, eq.MGDA(), eq.Last())} if slow > 0 else {}
     for name, step in peers(task, gramian=slow > 0):
         (cheap if name.endswith("STCH") else dear)[name] = step
     take_turns(cheap, task, 1 if task.device.type == "cpu" else 4, block)
     if task.device.type == "cuda":
         yield host_share(cheap["LS"], task)
-    yield from compared(take_turns(cheap, task, rounds, block), task, claims)
+    times = take_turns(cheap, task, rounds, block)
+    yield from compared(times, task, claims)
+    if LIMITS in times:
+        yield ratio(task, f"{LIMITS}, over equipoise", times[LIMITS], times["equipoise"], claims.get(LIMITS))
     if dear:
         several = {"LS": cheap["LS"], **dear}
         take_turns(dear, task, 1)
@@ -654,7 +662,7 @@ def measure(device: torch.device, *, quick: bool, only: str) -> Iterator[Row]:
         plans = [
             Plan(
                 fully_connected(device, m, 64),
-                {"equipoise": most},
+                {"equipoise": most, LIMITS: 1.02},
                 rounds // 5 if quick else rounds,
                 int(quick) or slow,
             )

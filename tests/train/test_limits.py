@@ -108,6 +108,22 @@ def test_a_limit_that_cannot_be_met_is_said_once():
     assert all(bool(torch.isfinite(x).all()) for x in mol.solution().values())
 
 
+def test_a_free_loss_of_zero_is_said_too():
+    """Its size is what multipliers are measured in."""
+    mol, optimizer = make()
+    nn.init.zeros_(next(mol.model.parameters()))
+    with pytest.warns(
+        eq.errors.LimitWarning, match=r"free loss is close to 0 \(its mean is 0\), give Limits its size="
+    ):
+        train(mol, optimizer, 600)
+    assert mol.metrics()["violation/error"] == pytest.approx(15.0)
+    method = (eq.Limits((None, 0.25), size=1.0), eq.Average(power=8))
+    sized, optimizer = make({"size": 1.0, "error": 0.0}, limits=None, method=method)
+    nn.init.zeros_(next(sized.model.parameters()))
+    train(sized, optimizer, 600)
+    assert sized.solution()["weight"].item() == pytest.approx(1.5, abs=1e-2)
+
+
 def test_a_limit_that_is_met_late_is_no_reason_to_warn():
     mol, optimizer = make()
     optimizer.param_groups[0]["lr"] = 1e-3

@@ -220,6 +220,7 @@ def test_a_skipped_call_of_several_leaves_the_others(toy, preference):
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.filterwarnings("ignore:Synchronization debug mode")
 @pytest.mark.parametrize("weighting", [eq.OMD(), eq.OMD(0.1, eq.Entropic())], ids=["Euclidean", "Entropic"])
 def test_on_an_accelerator_no_step_waits_for_the_device(weighting: Any, toy, preference):
     run = toy()
@@ -233,8 +234,8 @@ def test_on_an_accelerator_no_step_waits_for_the_device(weighting: Any, toy, pre
         run.optimizer.zero_grad()
 
     step()
-    torch.cuda.set_sync_debug_mode("error")
     try:
+        torch.cuda.set_sync_debug_mode("error")
         for _ in range(8):
             step()
     finally:

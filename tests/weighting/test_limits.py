@@ -76,7 +76,7 @@ def test_a_limit_that_is_met_anyway_has_no_price():
     x, state = descend(weighting, parabolas(1.0), 1.0, 1000)
     assert x == pytest.approx(0.0, abs=1e-6)
     assert weighting.multipliers(state).item() == 0.0
-    assert weighting.exceeded(state).item() == pytest.approx(-0.2)
+    assert weighting.exceeded(torch.tensor([0.0, 4.0]), state).item() == pytest.approx(-0.2)
 
 
 @pytest.mark.parametrize(("pair", "answer"), [((1.0, 4.0), 1.0), ((-3.0, -2.0), -2.0), ((-1.0, 1.0), 0.0)])

@@ -186,10 +186,12 @@ def describe_step(
     return entries | {name: float(measure) for name, measure in measures.items()}
 
 
-def describe_limits(names: Sequence[str], limits: Limits, state: LimitsState) -> dict[str, float]:
+def describe_limits(names: Sequence[str], limits: Limits, losses: Tensor, state: LimitsState) -> dict[str, float]:
     """Violation, slack and multiplier of every loss with a limit."""
     prices, found = state.prices.tolist(), dict[str, float]()
-    for i, v in sorted(zip(limits.where, limits.exceeded(state).tolist(), strict=True)):  # of two limits the worse one
+    for i, v in sorted(
+        zip(limits.where, limits.exceeded(losses, state).tolist(), strict=True)
+    ):  # of two limits the worse one
         found |= {f"violation/{names[i]}": max(v, 0.0), f"slack/{names[i]}": max(-v, 0.0)}
         found[f"multiplier/{names[i]}"] = prices[i]
     return found
@@ -226,8 +228,8 @@ class Watch:
                 f"{100 * float(state.mean[k]):.0f} % {'more' if most else 'less'} on average over the last steps, and "
                 f"no less than before, with a multiplier that keeps growing (now {price:.3g}). This model does not "
                 "meet it together with the other limits, or not in time: loosen it, or give the model more to learn "
-                f"with. If the free loss is close to 0 (its mean is {float(state.size):.2g}), give Limits(size=); this "
-                "is said once",
+                f"with. If the free loss is close to 0 (its mean is {float(state.size):.2g}), give Limits its "
+                "size= (docs/howto/limits.md); this is said once",
                 LimitWarning,
             )
 

@@ -354,7 +354,7 @@ class MultiObjective:
         above = run.above(run.measured())
         described = describe_step(run.labels, run.wish.w, losses, above, run.coefficients, run.duals())
         if isinstance(run.weighting, Limits):
-            described |= describe_limits(run.labels, run.weighting, run.weights.state)
+            described |= describe_limits(run.labels, run.weighting, run.losses, run.weights.state)
         size = archive_size(self.conversion, run.archive.numbers())
         return {"step": self.step, **described, **({} if size is None else {"archive": int(size)})}
 

@@ -197,7 +197,8 @@ class Limits(Weighting[LimitsState]):
         total = state.total + push.square()
         tiny, top = torch.finfo(total.dtype).tiny, 1 + math.log(max(10 * self.most, 1.0))
         # The prices stay what they are when S moves.
-        z = _unlink(link(state.integral) * (state.size / size.clamp_min(tiny)))
+        moved = torch.where((state.size > 0) & (size > 0), state.size / size.clamp_min(tiny), 1.0)
+        z = _unlink(link(state.integral) * moved)
         z = (z + push * (self.pace * total.clamp_min(tiny).rsqrt())).clamp(0.0, top)
         rho = (self.jitter * noise.clamp_min(tiny).rsqrt()).clamp_max(self.gain)
         nu = link((z + rho * v.clamp(-NEAR, NEAR)).clamp(0.0, top))
@@ -226,9 +227,11 @@ class Limits(Weighting[LimitsState]):
             return None
         return _share(state) * (c * self._factor @ to_free + state.prices)
 
-    def exceeded(self, state: LimitsState) -> Tensor:
-        """v, how far each limit was exceeded in the last step, in its scale, (*B, k); negative where there is room."""
-        return state.violation
+    def exceeded(self, losses: Tensor, state: LimitsState) -> Tensor:
+        """How far losses (*B, m) exceed each limit, in its scale, (*B, k); negative where there is room."""
+        f = losses.to(state.prices)
+        f = f @ self._signed(f).mT
+        return (f - constant(self._signed_bounds, f)) / torch.where(state.scale > 0, state.scale, 1.0)
 
     def multipliers(self, state: LimitsState) -> Tensor:
         """μ, the price of each limit: what a unit of it is worth in units of the free part, (*B, k)."""
