@@ -172,15 +172,16 @@ class Limits(Weighting[LimitsState]):
         to_limits, to_free, odds = self._signed(state.prices), self._unlimited(state.prices), seen.inclusion
         c, among = self._free_part(seen, state, to_free)
         alpha = _share(state)
-        prices = state.prices if odds is None else state.prices / odds
-        found = alpha * (c @ to_free + prices)
+        found = alpha * (c + (state.prices if odds is None else state.prices / odds))
 
         t = state.steps + 1
-        size = torch.lerp(state.size, (c @ to_free * seen.losses).sum(-1, keepdim=True).abs(), 1 / t)
-        size = size if self.size is None else state.size
-        f = seen.losses @ to_limits.mT
-        # A limit of 0 has no size of its own: it is measured in the first loss.
-        scale = torch.where(state.scale > 0, state.scale, torch.where(f != 0, f.abs(), 1.0))
+        now, tiny = t.reciprocal(), torch.finfo(t.dtype).tiny
+        size = state.size
+        if self.size is None:
+            size = torch.lerp(size, (c * seen.losses).sum(-1, keepdim=True).abs(), now)
+        f, scale = seen.losses @ to_limits.mT, state.scale
+        if 0.0 in self._scales:  # such a limit has no size of its own: it is measured in the first loss
+            scale = torch.where(scale > 0, scale, torch.where(f != 0, f.abs(), 1.0))
         exact = (f - constant(self._signed_bounds, f)) / scale
         v = exact.clamp(-FAR, FAR)
         reach = (f / scale).abs().clamp(1.0, 1e9)
@@ -192,13 +193,12 @@ class Limits(Weighting[LimitsState]):
             push = torch.where(there, push if odds is None else push / (odds @ to_limits.abs().mT), 0.0)
             size = torch.where((seen.present.to(f) @ to_free.mT > 0).any(-1, keepdim=True), size, state.size)
         change = torch.where(t > 1, v - state.violation, 0.0)
-        noise = torch.lerp(state.noise, change.square(), (4 / t).clamp_max(1.0))
-        mean = torch.lerp(state.mean, exact.clamp(-1e9, 1e9), (8 / t).clamp_max(1.0))
-        total = state.total + push.square()
-        tiny, top = torch.finfo(total.dtype).tiny, 1 + math.log(max(10 * self.most, 1.0))
-        # The prices stay what they are when S moves.
-        moved = torch.where((state.size > 0) & (size > 0), state.size / size.clamp_min(tiny), 1.0)
-        z = _unlink(link(state.integral) * moved)
+        noise = torch.lerp(state.noise, change.square(), (4 * now).clamp_max(1.0))
+        mean = torch.lerp(state.mean, exact.clamp(-1e9, 1e9), (8 * now).clamp_max(1.0))
+        total, top = state.total + push.square(), 1 + math.log(max(10 * self.most, 1.0))
+        z = state.integral
+        if self.size is None:  # prices stay what they are when S moves
+            z = _unlink(link(z) * (state.size.clamp_min(tiny) / size.clamp_min(tiny)))
         z = (z + push * (self.pace * total.clamp_min(tiny).rsqrt())).clamp(0.0, top)
         rho = (self.jitter * noise.clamp_min(tiny).rsqrt()).clamp_max(self.gain)
         nu = link((z + rho * v.clamp(-NEAR, NEAR)).clamp(0.0, top))
@@ -221,11 +221,11 @@ class Limits(Weighting[LimitsState]):
     def foreseen(self, state: LimitsState, preference: Tensor) -> Tensor | None:
         """α(c, μ), if the weighting of the free losses can tell c."""
         to_free = self._unlimited(state.prices)
+        if len(self.free) == 1:
+            return _share(state) * (to_free[0] + state.prices)
         w = self._share_of_free(preference, to_free).expand(*state.prices.shape[:-1], len(self.free))
-        c = w if len(self.free) == 1 else self.among.foreseen(state.among, w)
-        if c is None:
-            return None
-        return _share(state) * (c * self._factor @ to_free + state.prices)
+        c = self.among.foreseen(state.among, w)
+        return None if c is None else _share(state) * (c * self._factor @ to_free + state.prices)
 
     def exceeded(self, losses: Tensor, state: LimitsState) -> Tensor:
         """How far losses (*B, m) exceed each limit, in its scale, (*B, k); negative where there is room."""
@@ -243,14 +243,14 @@ class Limits(Weighting[LimitsState]):
         return len(self.free) if len(self.free) > 1 and self.among.dual else 1
 
     def _free_part(self, seen: Seen, state: LimitsState, to_free: Tensor) -> tuple[Tensor, Any]:
-        """Coefficients of the free losses, (*B, n), and the state of their weighting."""
+        """Coefficients of the free losses, 0 for the others, (*B, m), and the state of their weighting."""
+        if len(self.free) == 1:
+            return to_free[0] if seen.inclusion is None else to_free[0] / seen.inclusion, state.among
         odds = None if seen.inclusion is None else seen.inclusion @ to_free.mT
         w = self._share_of_free(seen.preference, to_free).expand(*seen.losses.shape[:-1], len(self.free))
-        if len(self.free) == 1:
-            return w if odds is None else w / odds, state.among
         present = None if seen.present is None else seen.present.to(to_free) @ to_free.mT > 0
         c, among = self.among.update(seen.losses @ to_free.mT, state.among, w, mask=present, inclusion=odds)
-        return c * self._factor, among
+        return c * self._factor @ to_free, among
 
     def _share_of_free(self, preference: Tensor, to_free: Tensor) -> Tensor:
         """The preference among the free losses, of sum 1; uniform if it is 0 for all of them."""
