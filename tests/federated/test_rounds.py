@@ -270,6 +270,23 @@ def test_index_conventions(toy, average):
     assert found.history.archive.tolist()[-1] == adaptive.size(state).tolist()
 
 
+def test_limits_of_clients(toy):
+    """The first client's loss as small as it can be, the second one's below what it has without a limit."""
+    small = toy((40, 40))
+    task = Task("toy", small.split, LINEAR, LocalWork(2), 150, "received")
+
+    def losses(*limits: float | None) -> Tensor:
+        method = eq.Method(eq.Limits(limits), eq.Average(power=8))
+        found = simulate(task, method, seeds=(0, 3), preference=[1.0, 0.0], dataset=small.dataset)
+        return found.history.losses[-20:].mean(0)
+
+    loose = losses(None, 1e3)
+    limit = 0.7 * float(loose[:, 1].max())
+    tight = losses(None, limit)
+    assert (loose[:, 1] > 1.3 * limit).all()
+    assert (tight[:, 1] < 1.1 * limit).all()
+
+
 def test_a_conversion_of_the_users_own(toy):
     """The mean of the second of two epochs and a half, of two rounds each; every seed has its own."""
     small, seen = toy((6, 9, 4)), list[tuple[dict[str, Tensor], Tensor]]()

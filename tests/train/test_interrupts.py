@@ -187,9 +187,13 @@ def test_ctrl_c_while_a_folder_is_written(late, toy, preference, tmp_path, as_ac
         return real(path)
 
     monkeypatch.setattr(disk, "replacing", replacing)
-    with pytest.raises(KeyboardInterrupt):  # noqa: PT012
-        run.run(mol, 3, 6)
-        mol.solution()
+    before_us = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with pytest.raises(KeyboardInterrupt):  # noqa: PT012
+            run.run(mol, 3, 6)
+            mol.solution()
+    finally:
+        signal.signal(signal.SIGINT, before_us)
     monkeypatch.setattr(disk, "replacing", real)
     tensors = mol.state_dict()["tensors"]
     clock = tensors["conversion.blocks.clock"][0]

@@ -19,12 +19,12 @@ from equipoise.errors import NonFiniteLossError, require, warn
 from equipoise.host import Fetched, fetch, is_asynchronous
 from equipoise.train.archive import Archive
 from equipoise.train.coefficients import Coefficients, Known, Measured, knows_ahead
-from equipoise.train.distributed import Group, Seen, mean_losses, mean_rows
+from equipoise.train.distributed import Group, Seen, everywhere, mean_losses, mean_rows
 from equipoise.train.gradients import jacobian_rows, steered
 from equipoise.train.history import Balance, History, Watch, scaled
 from equipoise.train.inputs import Counts, Losses, Wish, check_graph, stack_counts, stack_losses
 from equipoise.train.nonfinite import Floor, check_gradients, check_start, is_finite, refuse
-from equipoise.train.parameters import Parameters, local, whole
+from equipoise.train.parameters import Parameters, local
 from equipoise.train.step import Attached, Call, Chosen, Mean, Pending, detach
 from equipoise.units import Scale, Units
 from equipoise.weighting import Limits, Weighting
@@ -335,9 +335,14 @@ class Run:
 
     def _look_at_gradients(self) -> None:
         """Those of an absent objective may be 0 · ∞."""
-        found = [p.grad for p in self.trained() if p.grad is not None]
-        largest = torch.nn.utils.get_total_norm([g.coalesce().values() if g.is_sparse else g for g in found], math.inf)
-        self._pending.largest = fetch(whole(largest))
+        found = local({str(k): p.grad for k, p in enumerate(self.trained()) if p.grad is not None}).values()
+        dense = [g.coalesce().values() if g.is_sparse else g for g in found]
+        largest = torch.nn.utils.get_total_norm([g for g in dense if g.numel() > 0], math.inf)
+        if self.params.sharded:  # a rank that raises alone would leave the others waiting
+            sound = everywhere(math.isfinite(float(largest)), self.device, self.course.group)
+            check_gradients(0.0 if sound else math.nan, self.step + 1)
+            return
+        self._pending.largest = fetch(largest)
         if self.checks:
             check_gradients(float(self._pending.largest.wait()), self.step + 1)
 
