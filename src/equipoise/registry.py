@@ -36,6 +36,7 @@ from equipoise.weighting import (
     SelfTuned,
     SmoothTchebycheff,
     Tchebycheff,
+    Uncertainty,
     UPGrad,
     Weighting,
 )
@@ -239,6 +240,7 @@ def methods() -> Named[Method]:
             "Nash-MTL": Method(NashMTL(), Last()),
             "UPGrad": Method(UPGrad(), Last()),
             "Aligned-MTL": Method(AlignedMTL(), Last()),
+            "UW": Method(Uncertainty(), Last()),
             "PropFair": Method(Linear(), Last(), PropFair()),
             "qFFL": Method(QFFL(q=0.1, step_size=0.1), Last()),
             "FedMGDA+": Method(FedMGDAPlus(epsilon=0.1), Last()),

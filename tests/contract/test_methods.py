@@ -63,7 +63,9 @@ def test_the_table_is_the_caller_s_own():
 
 # --- what a server multiplies by m
 
-OWN_LENGTH = {"qFFL", "FedMGDA+", "FedFV", "FERERO", "PMTL", "PCGrad", "CAGrad", "Nash-MTL", "UPGrad", "Aligned-MTL"}
+OWN_LENGTH = {
+    "qFFL", "FedMGDA+", "FedFV", "FERERO", "PMTL", "PCGrad", "CAGrad", "Nash-MTL", "UPGrad", "Aligned-MTL", "UW",
+}  # fmt: skip
 """Their coefficients do not sum to one, nor to 1/m."""
 
 
@@ -116,6 +118,7 @@ def test_times_m_where_they_are_dual_coefficients_sum_to_one(name: str, m: int):
         (eq.NashMTL(), False),
         (eq.UPGrad(), False),
         (eq.AlignedMTL(), False),
+        (eq.Uncertainty(), False),
     ],
     ids=repr,
 )

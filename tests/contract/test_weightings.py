@@ -296,7 +296,7 @@ def several_steps(weighting: Weighting[Any], *batch: int) -> dict[str, Tensor]:
 @every
 def test_what_is_foreseen_comes_whatever_the_losses(weighting: Weighting[Any]):
     """By default nothing is; the paper's order of the steps and the weighted sum know."""
-    knows = isinstance(weighting, eq.Linear | eq.SelfTuned | eq.Limits)
+    knows = isinstance(weighting, eq.Linear | eq.SelfTuned | eq.Limits | eq.Uncertainty)
     knows = knows or (isinstance(weighting, eq.OMD) and weighting.order == "simultaneous")
     state, w = begin(weighting, 3), prefer(3)
     for step in range(4):
@@ -487,6 +487,7 @@ UNBIASED: dict[str, Weighting[Any]] = {
     "self-tuned ideal": eq.SelfTuned(youth=0.0, ideal=0.2),
     "limits": eq.Limits((None, 0.5, 0.4, 0.0)),
     "relative linear": eq.Relative(eq.Linear()),
+    "uncertainty": eq.Uncertainty(0.1),
     **{name: eq.OMD(1e-3, mirror) for name, mirror in MIRRORS.items()},
     "adaptive": eq.OMD("adaptive"),
     "optimistic": eq.OMD(0.3, optimism=2.0),
@@ -658,6 +659,7 @@ SWEEPS: dict[str, Sweep] = {
     "relative step_size": (lambda eta: eq.Relative(eq.OMD(eta)), [0.0, 0.3, 2.0]),
     "momentum drift rate": (lambda rate: eq.Momentum(STCH, rate=rate), [0.0, 0.3, 2.0]),
     "momentum constant rate": (lambda rate: eq.Momentum(STCH, rule="constant", rate=rate), [0.0, 0.3, 0.9]),
+    "uncertainty step_size": (eq.Uncertainty, [0.0, 0.3, 2.0]),
     "momentum mu": (lambda mu: eq.Momentum(eq.SmoothTchebycheff(mu=mu)), [0.01, 0.5, 3.0]),
 }
 sweep = pytest.mark.parametrize(("build", "values"), SWEEPS.values(), ids=SWEEPS.keys())

@@ -114,7 +114,7 @@ def test_rows_of_one_step_size_share_a_trajectory():
 @pytest.mark.parametrize("name", [name for name in eq.methods() if name != "PMTL"])
 def test_every_method_of_the_registry_moves_the_server_as_far_as_an_average_would(toy, name: str):
     """Coefficients of a convex combination sum to one: otherwise the server's step is m times too short."""
-    own_length = {"qFFL", "FedMGDA+", "FedFV", "FERERO", "PCGrad", "CAGrad", "Nash-MTL", "UPGrad", "Aligned-MTL"}
+    own_length = {"qFFL", "FedMGDA+", "FedFV", "FERERO", "PCGrad", "CAGrad", "Nash-MTL", "UPGrad", "Aligned-MTL", "UW"}
     small = toy((6, 5, 7))
     found = simulate(Task("toy", small.split, LINEAR, LocalWork(2), 2), name, dataset=small.dataset)
     assert bool(torch.isfinite(found.history.coefficients).all())

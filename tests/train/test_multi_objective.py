@@ -146,7 +146,7 @@ def test_one_learning_rate_serves_all_methods(method, moved):
     assert model.x.item() == pytest.approx(moved, rel=1e-5)
 
 
-OF_ANOTHER_SUM = {"CAGrad", "Nash-MTL", "Aligned-MTL", "qFFL", "FedMGDA+"}
+OF_ANOTHER_SUM = {"CAGrad", "Nash-MTL", "Aligned-MTL", "qFFL", "FedMGDA+", "UW"}
 """Whose step has a length of its own."""
 ELSEWHERE = {"PMTL", "PropFair"}
 """Not for ten objectives, and not for a training loop."""

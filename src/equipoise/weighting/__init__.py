@@ -24,6 +24,7 @@ from equipoise.weighting.reweighted import Reweighted
 from equipoise.weighting.self_tuned import SelfTuned
 from equipoise.weighting.smooth_tchebycheff import SmoothTchebycheff
 from equipoise.weighting.tchebycheff import Tchebycheff
+from equipoise.weighting.uncertainty import Uncertainty
 from equipoise.weighting.upgrad import UPGrad
 
 __all__ = [
@@ -55,6 +56,7 @@ __all__ = [
     "Stateless",
     "Tchebycheff",
     "UPGrad",
+    "Uncertainty",
     "Weighting",
     "proxy",
 ]
