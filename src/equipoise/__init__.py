@@ -10,6 +10,7 @@ from equipoise.train import GroupBalancedSampler, MultiObjective, group_losses
 from equipoise.transform import PropFair
 from equipoise.units import payoff
 from equipoise.weighting import (
+    DWA,
     EPO,
     FERERO,
     IMTLG,
@@ -41,6 +42,7 @@ from equipoise.weighting import (
 __version__ = "0.1.0"
 
 __all__ = [
+    "DWA",
     "EPO",
     "FERERO",
     "IMTLG",

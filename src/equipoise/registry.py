@@ -16,6 +16,7 @@ from equipoise.errors import UnknownNameError, require
 from equipoise.simplex import Entropic, Euclidean
 from equipoise.transform import PropFair
 from equipoise.weighting import (
+    DWA,
     EPO,
     FERERO,
     IMTLG,
@@ -193,7 +194,8 @@ def methods() -> Named[Method]:
 
     qFFL's `step_size` is that of the loop it runs in. PMTL's references are the paper's ten preferences, for
     two objectives; with more it needs its own. GroupDRO's step is the literature's for two objectives; `group_dro`
-    has it for any number.
+    has it for any number. DWA's epoch is 100 steps; yours is the number of batches that the data has, and in federated
+    rounds 1.
 
     Returns:
         A new dictionary; `dataclasses.replace` changes a setting.
@@ -241,6 +243,7 @@ def methods() -> Named[Method]:
             "UPGrad": Method(UPGrad(), Last()),
             "Aligned-MTL": Method(AlignedMTL(), Last()),
             "UW": Method(Uncertainty(), Last()),
+            "DWA": Method(DWA(epoch=100), Last()),
             "PropFair": Method(Linear(), Last(), PropFair()),
             "qFFL": Method(QFFL(q=0.1, step_size=0.1), Last()),
             "FedMGDA+": Method(FedMGDAPlus(epsilon=0.1), Last()),

@@ -119,6 +119,7 @@ def test_times_m_where_they_are_dual_coefficients_sum_to_one(name: str, m: int):
         (eq.UPGrad(), False),
         (eq.AlignedMTL(), False),
         (eq.Uncertainty(), False),
+        (eq.DWA(1), False),
     ],
     ids=repr,
 )

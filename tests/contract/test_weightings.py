@@ -55,6 +55,8 @@ SETTINGS: dict[str, Weighting[Any]] = {
     "eg adaptive box": eq.OMD("adaptive", eq.Entropic(), optimism=1.0, dual_set=eq.Box(upper=0.45)),
     "self-tuned without floor": eq.SelfTuned(youth=0.0),
     "self-tuned ideal": eq.SelfTuned(youth=0.0, ideal=0.2),
+    "dwa by step": eq.DWA(1),
+    "dwa by two": eq.DWA(2, temperature=0.1),
     "relative linear": eq.Relative(eq.Linear()),
     "relative tch": eq.Relative(eq.Tchebycheff()),
     "relative omd": eq.Relative(BUSY),
@@ -296,7 +298,7 @@ def several_steps(weighting: Weighting[Any], *batch: int) -> dict[str, Tensor]:
 @every
 def test_what_is_foreseen_comes_whatever_the_losses(weighting: Weighting[Any]):
     """By default nothing is; the paper's order of the steps and the weighted sum know."""
-    knows = isinstance(weighting, eq.Linear | eq.SelfTuned | eq.Limits | eq.Uncertainty)
+    knows = isinstance(weighting, eq.Linear | eq.SelfTuned | eq.Limits | eq.Uncertainty | eq.DWA)
     knows = knows or (isinstance(weighting, eq.OMD) and weighting.order == "simultaneous")
     state, w = begin(weighting, 3), prefer(3)
     for step in range(4):
@@ -380,7 +382,8 @@ def test_the_input_matters_or_it_is_linear(weighting: Weighting[Any]):
     c, other = (
         run(weighting, draw(3, M, seed=seed), prefer(), **statistics(weighting, 3, seed=seed))[0] for seed in (0, 7)
     )
-    linear = isinstance(weighting, eq.Linear) or weighting in {eq.Relative(eq.Linear()), eq.SelfTuned()}  # still young
+    young = {eq.SelfTuned(), eq.DWA(100), eq.DWA(2, 0.1)}
+    linear = isinstance(weighting, eq.Linear) or weighting in {eq.Relative(eq.Linear()), *young}
     assert torch.equal(c, other) == linear
 
 
@@ -488,6 +491,7 @@ UNBIASED: dict[str, Weighting[Any]] = {
     "limits": eq.Limits((None, 0.5, 0.4, 0.0)),
     "relative linear": eq.Relative(eq.Linear()),
     "uncertainty": eq.Uncertainty(0.1),
+    "dwa": eq.DWA(1),
     **{name: eq.OMD(1e-3, mirror) for name, mirror in MIRRORS.items()},
     "adaptive": eq.OMD("adaptive"),
     "optimistic": eq.OMD(0.3, optimism=2.0),
@@ -660,6 +664,7 @@ SWEEPS: dict[str, Sweep] = {
     "momentum drift rate": (lambda rate: eq.Momentum(STCH, rate=rate), [0.0, 0.3, 2.0]),
     "momentum constant rate": (lambda rate: eq.Momentum(STCH, rule="constant", rate=rate), [0.0, 0.3, 0.9]),
     "uncertainty step_size": (eq.Uncertainty, [0.0, 0.3, 2.0]),
+    "dwa temperature": (lambda temperature: eq.DWA(1, temperature), [0.1, 2.0, 50.0]),
     "momentum mu": (lambda mu: eq.Momentum(eq.SmoothTchebycheff(mu=mu)), [0.01, 0.5, 3.0]),
 }
 sweep = pytest.mark.parametrize(("build", "values"), SWEEPS.values(), ids=SWEEPS.keys())

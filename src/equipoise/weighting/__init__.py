@@ -2,6 +2,7 @@
 
 from equipoise.weighting.aligned_mtl import AlignedMTL
 from equipoise.weighting.cagrad import CAGrad
+from equipoise.weighting.dwa import DWA
 from equipoise.weighting.epo import EPO
 from equipoise.weighting.excess_risk import ExcessRisk
 from equipoise.weighting.fedfv import FedFV
@@ -28,6 +29,7 @@ from equipoise.weighting.uncertainty import Uncertainty
 from equipoise.weighting.upgrad import UPGrad
 
 __all__ = [
+    "DWA",
     "EPO",
     "FERERO",
     "IMTLG",
