@@ -12,6 +12,7 @@ from equipoise.units import payoff
 from equipoise.weighting import (
     DWA,
     EPO,
+    FAMO,
     FERERO,
     IMTLG,
     MGDA,
@@ -44,6 +45,7 @@ __version__ = "0.1.0"
 __all__ = [
     "DWA",
     "EPO",
+    "FAMO",
     "FERERO",
     "IMTLG",
     "MGDA",

@@ -18,6 +18,7 @@ from equipoise.transform import PropFair
 from equipoise.weighting import (
     DWA,
     EPO,
+    FAMO,
     FERERO,
     IMTLG,
     MGDA,
@@ -244,6 +245,7 @@ def methods() -> Named[Method]:
             "Aligned-MTL": Method(AlignedMTL(), Last()),
             "UW": Method(Uncertainty(), Last()),
             "DWA": Method(DWA(epoch=100), Last()),
+            "FAMO": Method(FAMO(), Last()),
             "PropFair": Method(Linear(), Last(), PropFair()),
             "qFFL": Method(QFFL(q=0.1, step_size=0.1), Last()),
             "FedMGDA+": Method(FedMGDAPlus(epsilon=0.1), Last()),

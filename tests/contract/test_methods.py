@@ -120,6 +120,7 @@ def test_times_m_where_they_are_dual_coefficients_sum_to_one(name: str, m: int):
         (eq.AlignedMTL(), False),
         (eq.Uncertainty(), False),
         (eq.DWA(1), False),
+        (eq.FAMO(), False),
     ],
     ids=repr,
 )

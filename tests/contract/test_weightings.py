@@ -57,6 +57,7 @@ SETTINGS: dict[str, Weighting[Any]] = {
     "self-tuned ideal": eq.SelfTuned(youth=0.0, ideal=0.2),
     "dwa by step": eq.DWA(1),
     "dwa by two": eq.DWA(2, temperature=0.1),
+    "famo ideal": eq.FAMO(0.1, 0.1, ideal=-0.5),
     "relative linear": eq.Relative(eq.Linear()),
     "relative tch": eq.Relative(eq.Tchebycheff()),
     "relative omd": eq.Relative(BUSY),
@@ -665,6 +666,8 @@ SWEEPS: dict[str, Sweep] = {
     "momentum constant rate": (lambda rate: eq.Momentum(STCH, rule="constant", rate=rate), [0.0, 0.3, 0.9]),
     "uncertainty step_size": (eq.Uncertainty, [0.0, 0.3, 2.0]),
     "dwa temperature": (lambda temperature: eq.DWA(1, temperature), [0.1, 2.0, 50.0]),
+    "famo step_size": (eq.FAMO, [0.0, 0.1, 2.0]),
+    "famo decay": (lambda decay: eq.FAMO(0.1, decay), [0.0, 0.1, 2.0]),
     "momentum mu": (lambda mu: eq.Momentum(eq.SmoothTchebycheff(mu=mu)), [0.01, 0.5, 3.0]),
 }
 sweep = pytest.mark.parametrize(("build", "values"), SWEEPS.values(), ids=SWEEPS.keys())

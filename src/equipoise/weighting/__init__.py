@@ -5,6 +5,7 @@ from equipoise.weighting.cagrad import CAGrad
 from equipoise.weighting.dwa import DWA
 from equipoise.weighting.epo import EPO
 from equipoise.weighting.excess_risk import ExcessRisk
+from equipoise.weighting.famo import FAMO
 from equipoise.weighting.fedfv import FedFV
 from equipoise.weighting.fedmgda import FedMGDAPlus
 from equipoise.weighting.ferero import FERERO, DualDescent, ExactDual
@@ -31,6 +32,7 @@ from equipoise.weighting.upgrad import UPGrad
 __all__ = [
     "DWA",
     "EPO",
+    "FAMO",
     "FERERO",
     "IMTLG",
     "MGDA",

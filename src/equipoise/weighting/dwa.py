@@ -35,7 +35,7 @@ class DWA(Weighting[DWAState]):
 
         r_i = f̄_i⁽ᵉ⁻¹⁾/f̄_i⁽ᵉ⁻²⁾,   λ = m · softmax(r/T),   c = λ∘w.
 
-    In the first two epochs λ_i = 1, that is the weighted sum. With uniform w, c is 1/m of the published weights and sums
+    In the first two epochs λ_i = 1, that is the weighted sum. For uniform w, c is 1/m of the published weights and sums
     to 1.
 
     The preference weighs the losses: the ratios of w∘f are those of f. With T = 2 the ratios of losses that fall lie in
