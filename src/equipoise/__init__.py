@@ -6,7 +6,14 @@ from equipoise.errors import DamagedFileError, EquipoiseError, NonFiniteLossErro
 from equipoise.registry import Method, default, group_dro, methods
 from equipoise.simplex import Box, Entropic, Euclidean, PNorm
 from equipoise.solver import Run, Solution, solve, solve_many
-from equipoise.train import GroupBalancedSampler, MultiObjective, group_losses
+from equipoise.train import (
+    DomainSampler,
+    DomainStreams,
+    GroupBalancedSampler,
+    MultiObjective,
+    group_losses,
+    token_losses,
+)
 from equipoise.transform import PropFair
 from equipoise.units import payoff
 from equipoise.weighting import (
@@ -24,6 +31,7 @@ from equipoise.weighting import (
     ExcessRisk,
     FedFV,
     FedMGDAPlus,
+    GradNorm,
     Limits,
     Linear,
     MoCo,
@@ -59,12 +67,15 @@ __all__ = [
     "CAGrad",
     "Conversion",
     "DamagedFileError",
+    "DomainSampler",
+    "DomainStreams",
     "Entropic",
     "EquipoiseError",
     "Euclidean",
     "ExcessRisk",
     "FedFV",
     "FedMGDAPlus",
+    "GradNorm",
     "GroupBalancedSampler",
     "Last",
     "Limits",
@@ -106,6 +117,7 @@ __all__ = [
     "solve_many",
     "state",
     "theory",
+    "token_losses",
     "train",
     "units",
 ]

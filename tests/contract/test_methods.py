@@ -121,6 +121,7 @@ def test_times_m_where_they_are_dual_coefficients_sum_to_one(name: str, m: int):
         (eq.Uncertainty(), False),
         (eq.DWA(1), False),
         (eq.FAMO(), False),
+        (eq.GradNorm(), False),
     ],
     ids=repr,
 )

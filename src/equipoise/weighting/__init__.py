@@ -9,6 +9,7 @@ from equipoise.weighting.famo import FAMO
 from equipoise.weighting.fedfv import FedFV
 from equipoise.weighting.fedmgda import FedMGDAPlus
 from equipoise.weighting.ferero import FERERO, DualDescent, ExactDual
+from equipoise.weighting.gradnorm import GradNorm
 from equipoise.weighting.imtl_g import IMTLG
 from equipoise.weighting.limits import Limits, proxy
 from equipoise.weighting.linear import Linear
@@ -46,6 +47,7 @@ __all__ = [
     "ExcessRisk",
     "FedFV",
     "FedMGDAPlus",
+    "GradNorm",
     "Limits",
     "Linear",
     "MoCo",
