@@ -122,6 +122,7 @@ def test_times_m_where_they_are_dual_coefficients_sum_to_one(name: str, m: int):
         (eq.DWA(1), False),
         (eq.FAMO(), False),
         (eq.GradNorm(), False),
+        (eq.RandomWeights(), False),
     ],
     ids=repr,
 )

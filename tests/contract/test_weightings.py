@@ -222,7 +222,7 @@ def test_shape_and_dtype_are_kept(weighting: Weighting[Any], dtype: torch.dtype)
             assert tensor.shape == before[name].shape
             assert tensor.dtype == before[name].dtype
             assert tensor.dtype not in {torch.float16, torch.bfloat16}
-            assert weighting.needs or tensor.dtype in {torch.float64, torch.bool}
+            assert weighting.needs or tensor.dtype in {torch.float64, torch.int64, torch.bool}
 
 
 @traceable
@@ -299,7 +299,7 @@ def several_steps(weighting: Weighting[Any], *batch: int) -> dict[str, Tensor]:
 @every
 def test_what_is_foreseen_comes_whatever_the_losses(weighting: Weighting[Any]):
     """By default nothing is; the paper's order of the steps and the weighted sum know."""
-    knows = isinstance(weighting, eq.Linear | eq.SelfTuned | eq.Limits | eq.Uncertainty | eq.DWA)
+    knows = isinstance(weighting, eq.Linear | eq.SelfTuned | eq.Limits | eq.Uncertainty | eq.DWA | eq.RandomWeights)
     knows = knows or (isinstance(weighting, eq.OMD) and weighting.order == "simultaneous")
     state, w = begin(weighting, 3), prefer(3)
     for step in range(4):
@@ -356,8 +356,8 @@ def test_what_is_shared_by_the_batch_may_be_given_once(weighting: Weighting[Any]
     assert_same(once[1], each[1])
 
 
-# PCGrad draws an order of the objectives by their places: permuting them permutes its coefficients in law only.
-@over({name: w for name, w in SYMMETRIC.items() if not isinstance(w, eq.PCGrad)})
+# What is drawn belongs to the places of the objectives: permuting them permutes such coefficients in law only.
+@over({name: w for name, w in SYMMETRIC.items() if not isinstance(w, eq.PCGrad | eq.RandomWeights)})
 def test_permuting_the_objectives_permutes_the_coefficients(weighting: Weighting[Any]):
     order = torch.tensor([2, 0, 3, 1])
 
@@ -378,14 +378,14 @@ def test_permuting_the_objectives_permutes_the_coefficients(weighting: Weighting
 
 
 @every
-def test_the_input_matters_or_it_is_linear(weighting: Weighting[Any]):
+def test_the_input_matters_or_it_is_said_not_to(weighting: Weighting[Any]):
     """Without this a weighting that ignores its input would pass most of the contract."""
     c, other = (
         run(weighting, draw(3, M, seed=seed), prefer(), **statistics(weighting, 3, seed=seed))[0] for seed in (0, 7)
     )
     young = {eq.SelfTuned(), eq.DWA(100), eq.DWA(2, 0.1)}
-    linear = isinstance(weighting, eq.Linear) or weighting in {eq.Relative(eq.Linear()), *young}
-    assert torch.equal(c, other) == linear
+    blind = isinstance(weighting, eq.Linear | eq.RandomWeights) or weighting in {eq.Relative(eq.Linear()), *young}
+    assert torch.equal(c, other) == blind
 
 
 # Masks ----------------------------------------------------------------------------------------
@@ -493,6 +493,7 @@ UNBIASED: dict[str, Weighting[Any]] = {
     "relative linear": eq.Relative(eq.Linear()),
     "uncertainty": eq.Uncertainty(0.1),
     "dwa": eq.DWA(1),
+    "random weights": eq.RandomWeights(),
     **{name: eq.OMD(1e-3, mirror) for name, mirror in MIRRORS.items()},
     "adaptive": eq.OMD("adaptive"),
     "optimistic": eq.OMD(0.3, optimism=2.0),

@@ -10,7 +10,7 @@ from tests.weighting.gradients import jacobians, random, vector
 from torch import Tensor
 from torchjd.aggregation import PCGradWeighting
 
-from equipoise.weighting.pcgrad import PCGrad, PCGradState, _mix
+from equipoise.weighting.pcgrad import PCGrad, PCGradState
 
 CONFLICT = torch.tensor([[1.0, 0.0], [-1.0, 1.0]], dtype=torch.float64)
 
@@ -138,9 +138,3 @@ def test_a_step_that_is_not_finite_is_not_counted():
 def test_bad_seeds_are_refused(seed):
     with pytest.raises(ValueError, match=r"seed must be a whole number in \[0, 2\^63\); found"):
         PCGrad(seed)
-
-
-def test_different_numbers_stay_different_when_they_are_mixed():
-    x = random(5_000, seed=1).view(torch.int64)
-    both = torch.cat([x, ~x])
-    assert len(_mix(both).unique()) == len(both)

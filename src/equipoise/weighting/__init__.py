@@ -22,6 +22,7 @@ from equipoise.weighting.pcgrad import PCGrad
 from equipoise.weighting.pmtl import PMTL
 from equipoise.weighting.protocol import Seen, Stateless, Weighting
 from equipoise.weighting.qffl import QFFL
+from equipoise.weighting.random_weights import RandomWeights
 from equipoise.weighting.relative import Relative
 from equipoise.weighting.reweighted import Reweighted
 from equipoise.weighting.self_tuned import SelfTuned
@@ -54,6 +55,7 @@ __all__ = [
     "Momentum",
     "NashMTL",
     "PCGrad",
+    "RandomWeights",
     "Relative",
     "Reweighted",
     "Seen",

@@ -9,6 +9,7 @@ from torch import Tensor
 from equipoise.errors import require
 from equipoise.weighting.local import restrict
 from equipoise.weighting.protocol import Seen, Weighting, keep
+from equipoise.weighting.random_bits import mix
 
 
 class PCGradState(NamedTuple):
@@ -74,22 +75,6 @@ class PCGrad(Weighting[PCGradState]):
 
     def order(self, step: Tensor, m: int) -> Tensor:
         """One random order of m objectives for each of them, (*B, m, m), at the steps t (*B, 1)."""
-        start = _mix(_mix(torch.full_like(step, self.seed)) + step).unsqueeze(-1)
+        start = mix(mix(torch.full_like(step, self.seed)) + step).unsqueeze(-1)
         cell = torch.arange(m * m, device=step.device).view(m, m)
-        return _mix(start + cell).argsort(dim=-1, stable=True)
-
-
-def _mix(x: Tensor) -> Tensor:
-    """A bijection of 64-bit integers that looks random (after splitmix64).
-
-    Unlike a generator it has no state, and gives the same numbers on every device, batched and compiled.
-    """
-    x = x + 0x1E3779B97F4A7C15
-    x = (x ^ _right(x, 30)) * 0x3F58476D1CE4E5B9
-    x = (x ^ _right(x, 27)) * 0x14D049BB133111EB
-    return x ^ _right(x, 31)
-
-
-def _right(x: Tensor, bits: int) -> Tensor:
-    """A logical shift: one that copied the sign would give x and ~x the same value."""
-    return (x >> bits) & ((1 << (64 - bits)) - 1)
+        return mix(start + cell).argsort(dim=-1, stable=True)
