@@ -88,6 +88,82 @@ def test_a_bad_batch_is_named(values, groups, m, message):
         eq.group_losses(torch.tensor(values), torch.tensor(groups), m)
 
 
+def test_groups_that_overlap_as_a_loop_would_have_it():
+    generator = torch.Generator().manual_seed(0)
+    values = torch.rand(20, generator=generator, requires_grad=True)
+    parts = torch.rand(20, 4, generator=generator) * (torch.rand(20, 4, generator=generator) < 0.6)
+    parts[:, 0] = 1.0
+    losses, counts = eq.group_losses(values, parts, 4)
+    for group in range(4):
+        pairs = zip(parts[:, group].tolist(), values.tolist(), strict=True)
+        expected = sum(a * v for a, v in pairs)
+        assert losses[group].item() == pytest.approx(expected / float(parts[:, group].sum()))
+    torch.testing.assert_close(counts, parts.sum(0))
+    losses[2].backward()
+    assert values.grad is not None
+    torch.testing.assert_close(values.grad, parts[:, 2] / parts[:, 2].sum())
+
+
+def test_rows_with_one_group_each_are_numbers():
+    values, groups = torch.rand(12), torch.arange(12) % 3
+    ours, theirs = (eq.group_losses(values, g, 4) for g in (torch.nn.functional.one_hot(groups, 4).bool(), groups))
+    torch.testing.assert_close(ours, theirs)
+
+
+def test_an_infinite_sample_spoils_only_the_groups_it_is_in():
+    losses, _ = eq.group_losses(torch.tensor([1.0, torch.inf]), torch.tensor([[1, 1, 0], [0, 1, 0]]), 3)
+    assert losses.tolist() == [1.0, torch.inf, 0.0]
+
+
+def test_overlapping_groups_over_calls_and_their_adjustment():
+    """Counts that are fractions weigh the calls of a step, and `group_dro` takes their sums."""
+    parts = torch.tensor([[1.0, 0.5], [0.5, 1.0], [0.0, 1.0], [1.0, 1.0]])
+    model = torch.nn.Linear(1, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+    method = eq.group_dro(parts.sum(0).tolist(), adjustment=1.0)
+    mol = eq.MultiObjective(model, optimizer, [0.5, 0.5], method=method)
+    for rows in (slice(0, 1), slice(1, 4)):
+        values = torch.tensor([1.0, 2.0, 3.0, 4.0]) + 0 * model.weight.sum()
+        (mol(*eq.group_losses(values[rows], parts[rows], 2)) / 2).backward()
+    optimizer.step()
+    whole, _ = eq.group_losses(torch.tensor([1.0, 2.0, 3.0, 4.0]), parts, 2)
+    metrics = mol.metrics()
+    assert [metrics["loss/0"], metrics["loss/1"]] == pytest.approx(whole.tolist())
+    assert method.weighting.ideal == pytest.approx((-(2.5**-0.5), -(3.5**-0.5)))
+
+
+def test_weights_multiply_gradients_and_leave_losses():
+    values = torch.tensor([1.0, 2.0, 4.0], requires_grad=True)
+    losses, counts = eq.group_losses(values, torch.tensor([1, 0, 0]), 2, weights=torch.tensor([3.0, 0.5, 2.0]))
+    assert losses.tolist() == [3.0, 1.0]
+    assert counts.tolist() == [2.0, 1.0]
+    losses.sum().backward()
+    assert values.grad is not None
+    assert values.grad.tolist() == [3.0, 0.25, 1.0]
+
+
+@pytest.mark.parametrize(
+    ("groups", "message"),
+    [
+        ([[1, 0], [0, 0]], "groups must have a part above 0 for every sample; found none for sample 1"),
+        ([[1, 0], [-1, 2]], r"groups must have parts in \[0, 1\]; found -1\.0"),
+        ([[1.0, 0.0], [float("inf"), 0.0]], r"groups must have parts in \[0, 1\]; found inf"),
+        (
+            [[1, 0, 1], [0, 1, 0]],
+            r"groups must be one row per sample and one column per group, of shape \(2, 2\); found",
+        ),
+    ],
+)
+def test_bad_membership_is_named(groups, message):
+    with pytest.raises(ValueError, match=message):
+        eq.group_losses(torch.ones(2), torch.tensor(groups), 2)
+
+
+def test_bad_weights_are_named():
+    with pytest.raises(ValueError, match=r"weights must be one number per sample, of shape \(2,\); found \(3,\)"):
+        eq.group_losses(torch.ones(2), torch.tensor([0, 1]), 2, weights=torch.ones(3))
+
+
 def test_groups_on_another_device_are_named():
     with pytest.raises(ValueError, match="groups must be on the device cpu of values; found meta"):
         eq.group_losses(torch.ones(2), torch.ones(2, dtype=torch.int64, device="meta"), 2)
@@ -215,7 +291,7 @@ def test_ranks_have_as_much_of_each_group_in_expectation():
         ([], {}, "groups must hold at least one sample; found none"),
         ([0, 1, 5], {"m": 3}, r"groups must lie in 0\.\.2; found 5"),
         ([0, -1], {}, r"groups must lie in 0\.\.0; found -1"),
-        ([[0, 1]], {}, r"groups must be one number per sample, of shape \(n,\); found \(1, 2\)"),
+        ([[0, 1]], {}, r"of shape \(n,\), or taken by DomainSampler where they overlap; found \(1, 2\)"),
         ([0.0, 1.0], {}, "groups must be whole numbers; found torch.float32"),
         ([0, 1], {"samples": 0}, "samples must be a whole number of at least 1; found 0"),
         ([0, 1], {"seed": -1}, "seed must be a non-negative whole number; found -1"),

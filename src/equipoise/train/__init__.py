@@ -1,7 +1,21 @@
 """In one's own PyTorch training loop: the shell around a weighting and a conversion."""
 
 from equipoise.train.checkpoint import load, save
+from equipoise.train.domains import DomainSampler, DomainStreams, Draw
 from equipoise.train.groups import GroupBalancedSampler, group_losses
+from equipoise.train.language import count_tokens, step_shares, token_losses
 from equipoise.train.multi_objective import MultiObjective
 
-__all__ = ["GroupBalancedSampler", "MultiObjective", "group_losses", "load", "save"]
+__all__ = [
+    "DomainSampler",
+    "DomainStreams",
+    "Draw",
+    "GroupBalancedSampler",
+    "MultiObjective",
+    "count_tokens",
+    "group_losses",
+    "load",
+    "save",
+    "step_shares",
+    "token_losses",
+]

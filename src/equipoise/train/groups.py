@@ -11,10 +11,10 @@ from torch.utils.data import Sampler
 
 from equipoise.errors import require
 
-__all__ = ["GroupBalancedSampler", "group_losses"]
+__all__ = ["GroupBalancedSampler", "check_range", "group_losses", "read_membership", "weigh_gradient"]
 
 
-def group_losses(values: Tensor, groups: Tensor, m: int) -> tuple[Tensor, Tensor]:
+def group_losses(values: Tensor, groups: Tensor, m: int, *, weights: Tensor | None = None) -> tuple[Tensor, Tensor]:
     """The mean loss of every group of a batch, for `mol(losses, counts)`.
 
     No device is waited for. A group number out of range is named on the CPU; on an accelerator, and in what is
@@ -22,8 +22,11 @@ def group_losses(values: Tensor, groups: Tensor, m: int) -> tuple[Tensor, Tensor
 
     Args:
         values: The loss of every sample, with its graph, (n,).
-        groups: The group of every sample, whole numbers in 0..m−1, (n,).
+        groups: The group of every sample, whole numbers in 0..m−1, (n,). Or, where groups overlap, which part of a
+            sample belongs to each, in [0, 1], (n, m): f_g = Σ_k a_kg ℓ_k / Σ_k a_kg.
         m: The number of groups.
+        weights: What the gradient of every sample is multiplied by, (n,), such as `Draw.weight`. The losses stay
+            plain means.
 
     Returns:
         The mean losses in at least float32, 0 for a group that is not in the batch, (m,); and the samples of each
@@ -34,25 +37,50 @@ def group_losses(values: Tensor, groups: Tensor, m: int) -> tuple[Tensor, Tensor
         >>> losses, counts = eq.group_losses(values, groups, m=3)
         >>> losses.tolist(), counts.tolist()
         ([3.0, 0.0, 1.0], [2.0, 0.0, 1.0])
+        >>> both = torch.tensor([[1, 0], [1, 1], [0, 1]])  # the second sample is in both groups
+        >>> losses, counts = eq.group_losses(values, both, m=2)
+        >>> losses.tolist(), counts.tolist()
+        ([1.5, 3.0], [2.0, 2.0])
     """
     require(type(m) is int and m >= 1, "m must be a whole number of at least 1", m)
     require(values.ndim == 1, "values must be one loss per sample, of shape (n,)", lambda: tuple(values.shape))
     require(values.is_floating_point(), "values must be floating-point numbers", values.dtype)
-    require(
-        groups.shape == values.shape,
-        f"groups must be one number per sample, of shape {tuple(values.shape)}",
-        lambda: tuple(groups.shape),
-    )
+    overlap = groups.ndim == 2
+    shape = (len(values), m) if overlap else tuple(values.shape)
+    what = "one row per sample and one column per group" if overlap else "one number per sample"
+    require(tuple(groups.shape) == shape, f"groups must be {what}, of shape {shape}", lambda: tuple(groups.shape))
     require(len(values) >= 1, "values must hold at least one sample", "an empty batch")
-    _check_whole(groups)
     require(groups.device == values.device, f"groups must be on the device {values.device} of values", groups.device)
+    if not overlap:
+        _check_whole(groups)
     if groups.device.type == "cpu" and not torch.compiler.is_compiling():
-        _check_range(groups, m)
-    numbers = groups.long()
+        _check_parts(groups) if overlap else check_range(groups, m)
     wide = values.to(torch.promote_types(values.dtype, torch.float32))
-    zeros = wide.new_zeros(m)
-    counts = zeros.index_add(0, numbers, torch.ones_like(wide))
-    return zeros.index_add(0, numbers, wide) / counts.clamp_min(1.0), counts
+    if weights is not None:
+        rule = f"weights must be one number per sample, of shape {tuple(values.shape)}"
+        require(weights.shape == values.shape, rule, lambda: tuple(weights.shape))
+        wide = weigh_gradient(wide, weights)
+    return _overlapping_means(wide, groups) if overlap else _means(wide, groups.long(), m)
+
+
+def weigh_gradient(values: Tensor, weights: Tensor) -> Tensor:
+    """The same values, with gradients multiplied by weights that broadcast to them."""
+    held = values.detach()
+    return held + weights.detach().to(held) * (values - held)
+
+
+def _means(values: Tensor, groups: Tensor, m: int) -> tuple[Tensor, Tensor]:
+    zeros = values.new_zeros(m)
+    counts = zeros.index_add(0, groups, torch.ones_like(values))
+    return zeros.index_add(0, groups, values) / counts.clamp_min(1.0), counts
+
+
+def _overlapping_means(values: Tensor, membership: Tensor) -> tuple[Tensor, Tensor]:
+    parts = membership.to(values)
+    counts = parts.sum(0)
+    # 0 · ∞ would spoil the groups that a sample is not in.
+    sums = torch.where(parts > 0, parts * values.unsqueeze(1), 0.0).sum(0)
+    return sums / torch.where(counts > 0, counts, 1.0), counts
 
 
 class GroupBalancedSampler(Sampler[int]):
@@ -98,16 +126,9 @@ class GroupBalancedSampler(Sampler[int]):
         world_size: int | None = None,
     ) -> None:
         numbers = torch.as_tensor(groups).detach().cpu()
-        require(numbers.ndim == 1, "groups must be one number per sample, of shape (n,)", tuple(numbers.shape))
-        require(len(numbers) >= 1, "groups must hold at least one sample", "none")
-        _check_whole(numbers)
-        m = int(numbers.max()) + 1 if m is None else m
-        require(type(m) is int and m >= 1, "m must be a whole number of at least 1", m)
-        _check_range(numbers, m)
-        self._members = [torch.nonzero(numbers == group).squeeze(1) for group in range(m)]
-        empty = [group for group, members in enumerate(self._members) if len(members) == 0]
-        which = f"group{'s' if len(empty) > 1 else ''} {', '.join(map(str, empty))}"
-        require(not empty, f"groups must hold a sample of each of the {m} groups", f"none of {which}")
+        rule = "groups must be one number per sample, of shape (n,), or taken by DomainSampler where they overlap"
+        require(numbers.ndim == 1, rule, tuple(numbers.shape))
+        self._members = read_membership(numbers, m)[0]
         samples = len(numbers) if samples is None else samples
         require(type(samples) is int and samples >= 1, "samples must be a whole number of at least 1", samples)
         grouped = dist.is_available() and dist.is_initialized()
@@ -154,11 +175,64 @@ def _shuffled(members: Tensor, count: int, generator: torch.Generator) -> Tensor
     return members[order.flatten()[:count]]
 
 
-def _check_whole(groups: Tensor) -> None:
+def read_membership(
+    groups: Tensor, m: int | None, name: str = "groups"
+) -> tuple[list[Tensor], list[Tensor | None], int]:
+    """The members of each group of a data set.
+
+    Args:
+        groups: One number per sample, (n,), or one row of parts per sample, (n, m).
+        m: The number of groups; None: as many as are shown.
+        name: What the groups are called in messages.
+
+    Returns:
+        By group, the numbers of its samples; by group, which part of each belongs to it, None where all of it
+        does; and n.
+
+    Raises:
+        ValueError: If a group has no samples; the message has its number.
+    """
+    rule = f"{name} must be one number per sample, (n,), or one row per sample, (n, m)"
+    require(groups.ndim in {1, 2}, rule, tuple(groups.shape))
+    require(len(groups) >= 1, f"{name} must hold at least one sample", "none")
+    if groups.ndim == 1:
+        _check_whole(groups, name)
+    shown = groups.shape[1] if groups.ndim == 2 else int(groups.max()) + 1
+    m = shown if m is None else m
+    require(type(m) is int and m >= 1, "m must be a whole number of at least 1", m)
+    parts: list[Tensor | None] = [None] * m
+    if groups.ndim == 1:
+        check_range(groups, m, name)
+        members = [torch.nonzero(groups == group).squeeze(1) for group in range(m)]
+    else:
+        require(m == shown, f"{name} must have a column for each of the {m} {name}", shown)
+        _check_parts(groups, name)
+        members = [torch.nonzero(column > 0).squeeze(1) for column in groups.T]
+        chosen = [column[one] for column, one in zip(groups.T, members, strict=True)]
+        parts = [None if bool((one == 1).all()) else one for one in chosen]
+    empty = [group for group, one in enumerate(members) if len(one) == 0]
+    which = f"{name[:-1]}{'s' if len(empty) > 1 else ''} {', '.join(map(str, empty))}"
+    require(not empty, f"{name} must hold a sample of each of the {m} {name}", f"none of {which}")
+    return members, parts, len(groups)
+
+
+def _check_parts(membership: Tensor, name: str = "groups") -> None:
+    parts = membership.to(torch.float64)
+    sound = bool(torch.isfinite(parts).all()) and bool(((parts >= 0) & (parts <= 1)).all())
+    found = parts[~((parts >= 0) & (parts <= 1))]
+    require(sound, f"{name} must have parts in [0, 1]", lambda: float(found[0]))
+    lost = torch.nonzero(parts.sum(1) == 0).flatten()
+    require(
+        len(lost) == 0, f"{name} must have a part above 0 for every sample", lambda: f"none for sample {int(lost[0])}"
+    )
+
+
+def _check_whole(groups: Tensor, name: str = "groups") -> None:
     whole = not (groups.is_floating_point() or groups.is_complex() or groups.dtype == torch.bool)
-    require(whole, "groups must be whole numbers", groups.dtype)
+    require(whole, f"{name} must be whole numbers", groups.dtype)
 
 
-def _check_range(groups: Tensor, m: int) -> None:
+def check_range(groups: Tensor, m: int, name: str = "groups") -> None:
+    """Raise ValueError unless all numbers lie in 0..m−1."""
     low, high = (int(end) for end in torch.aminmax(groups))
-    require(low >= 0 and high < m, f"groups must lie in 0..{m - 1}", lambda: low if low < 0 else high)
+    require(low >= 0 and high < m, f"{name} must lie in 0..{m - 1}", lambda: low if low < 0 else high)

@@ -1,0 +1,514 @@
+"""Batches drawn by λ: a domain that counts more is seen more often, and the estimate of every gradient stays right."""
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.utils.data import Dataset, IterableDataset, Sampler, default_collate, get_worker_info
+
+from equipoise.errors import StateMismatchError, require, warn
+from equipoise.train.checkpoint import check_configuration, describe
+from equipoise.train.groups import read_membership
+from equipoise.train.mixture import Numbers, allot, bounded
+
+__all__ = ["DomainSampler", "DomainStreams", "Draw"]
+
+LEAST = 1e-12
+"""Probabilities below it count as this much before the bounds are applied."""
+UNFOLLOWED = 1000
+"""Steps drawn without a call of `follow` before a warning."""
+
+
+class Draw(NamedTuple):
+    """What a sample was drawn for; tensors of shape (n,) once a batch is collated.
+
+    Examples:
+        >>> sampler = eq.DomainSampler([0, 0, 0, 1], batch_size=3, base=[0.5, 0.5])
+        >>> batch = next(iter(sampler))  # of 3 samples 1.5 of each domain are expected
+        >>> sorted({(draw.domain, round(draw.weight, 2)) for number, draw in batch})
+        [(0, 0.67), (1, 1.33)]
+    """
+
+    domain: Any
+    """Its domain, a whole number in 0..m−1. With overlapping domains, the one it was drawn for."""
+    weight: Any
+    """k/(n q): the samples of this domain in the batch, over those expected with the q they were drawn with."""
+
+
+class Mixture(NamedTuple):
+    """What a step is drawn by."""
+
+    explore: float
+    base: Numbers
+    """Positive, of sum 1, (m,)."""
+    batch_size: int
+    accumulate: int
+    steps: int
+    """In an epoch."""
+    repeats: float | None
+    seed: int
+    world_size: int
+
+    @property
+    def places(self) -> int:
+        """Samples of a step, over its batches and all ranks."""
+        return self.batch_size * self.accumulate * self.world_size
+
+
+class _Step(NamedTuple):
+    """A step that was drawn: what a resumed run draws it with again."""
+
+    target: Numbers
+    taken: NDArray[np.int64]
+
+
+class _Batch(NamedTuple):
+    """One batch of this rank."""
+
+    domains: NDArray[np.int64]
+    """(n,)."""
+    weights: Numbers
+    """(n,)."""
+    turns: NDArray[np.int64]
+    """The how manieth sample of its domain each is, over all ranks, (n,)."""
+
+
+class _Domains:
+    """The rule that sampler and streams share: which domain every place of a step is for.
+
+    Args:
+        mixture: What steps are drawn by.
+        sizes: Samples of each domain, (m,); None: not known.
+        rank: Which part of every batch this process takes.
+    """
+
+    def __init__(self, mixture: Mixture, sizes: NDArray[np.int64] | None, rank: int) -> None:
+        self.mixture, self.rank, self._sizes = mixture, rank, sizes
+        m = len(mixture.base)
+        self._target: Numbers = mixture.base
+        self._drawn = 0
+        self._taken = np.zeros(m, np.int64)
+        self._before = self._taken
+        """Taken when the epoch began."""
+        self._open: deque[_Step] = deque()
+        """Drawn, and not yet followed by a step of the optimizer."""
+        self._again: deque[Numbers] = deque()
+        """Targets of steps that a run had drawn ahead when it was saved."""
+
+    def follow(self, coefficients: Tensor) -> None:
+        """Draw by these coefficients from now on. Call it once after every step of the optimizer.
+
+        Args:
+            coefficients: Of the objectives, non-negative, (m,): `mol.coefficients`, which are λ where the preference is
+                uniform.
+        """
+        given = coefficients.detach().to("cpu", torch.float64)
+        m = len(self.mixture.base)
+        require(given.shape == (m,), f"coefficients must have shape ({m},)", tuple(given.shape))
+        sound = bool(torch.isfinite(given).all()) and bool((given >= 0).all()) and float(given.sum()) > 0
+        require(sound, "coefficients must be non-negative and finite, and not all 0", lambda: [*given.tolist()])
+        rule = "follow must be called once for every step that was drawn, after it"
+        require(len(self._open) > 0, rule, lambda: f"{self._drawn} steps drawn, and followed already")
+        self._open.popleft()
+        self._target = (given / given.sum()).numpy()
+
+    @property
+    def probabilities(self) -> Tensor:
+        """q, with which the step that comes is drawn, (m,)."""
+        return torch.from_numpy(self._probabilities(self._again[0] if self._again else self._target))
+
+    def _probabilities(self, target: Numbers) -> Numbers:
+        """The rule (1 − ε) p + ε b, with one place of a step for each domain and no domain beyond its repeats."""
+        rule = self.mixture
+        q = np.maximum((1.0 - rule.explore) * target + rule.explore * rule.base, LEAST)
+        high: float | Numbers = 1.0
+        if rule.repeats is not None and self._sizes is not None:
+            left = np.floor(rule.repeats * self._sizes) - (self._taken - self._before)
+            high = np.minimum(left / ((rule.steps - self._drawn % rule.steps) * rule.places), 1.0)
+        return bounded(q / q.sum(), 1.0 / rule.places, high)
+
+    def _draw(self) -> list[_Batch]:
+        """The batches of the next step, for this rank."""
+        rule, m = self.mixture, len(self.mixture.base)
+        target = self._again.popleft() if self._again else self._target
+        if self._drawn % rule.steps == 0:
+            self._before = self._taken
+        q = self._probabilities(target)
+        self._open.append(_Step(target, self._taken))
+        if self._drawn == UNFOLLOWED and len(self._open) > UNFOLLOWED and rule.explore < 1:
+            found = f"follow was not called in {UNFOLLOWED} steps, and batches are drawn by base alone"
+            warn(f"{found}: call follow(mol.coefficients) after every step of the optimizer, or give explore=1")
+        generator = np.random.default_rng((rule.seed, 0, self._drawn))
+        numbers = allot(rule.places * q, float(generator.random()))
+        domains = generator.permutation(np.repeat(np.arange(m), numbers))
+        turns = np.empty_like(domains)
+        for domain in np.flatnonzero(numbers):
+            turns[domains == domain] = self._taken[domain] + np.arange(numbers[domain])
+        self._taken = self._taken + numbers
+        self._drawn += 1
+        batches = []
+        for mine, order in zip(np.split(domains, rule.accumulate), np.split(turns, rule.accumulate), strict=True):
+            weights = np.bincount(mine, minlength=m) / (len(mine) * q)
+            part = slice(self.rank, None, rule.world_size)
+            batches.append(_Batch(mine[part], weights[mine[part]], order[part]))
+        return batches
+
+    def _epoch(self) -> Iterator[_Batch]:
+        """The rest of an epoch."""
+        while True:
+            yield from self._draw()
+            if self._drawn % self.mixture.steps == 0:
+                return
+
+    def __len__(self) -> int:
+        return (self.mixture.steps - self._drawn % self.mixture.steps) * self.mixture.accumulate
+
+    # Checkpoints ------------------------------------------------------------------------------
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where the run is, after the last step that `follow` was called for: tensors, numbers and text.
+
+        Batches that worker processes have prefetched are not lost: a run that is resumed with as many workers draws
+        them again, with the probabilities they were drawn with.
+        """
+        m = len(self.mixture.base)
+        taken = self._open[0].taken if self._open else self._taken
+        ahead = [*(step.target for step in self._open), *self._again]
+        before = np.minimum(self._before, taken)
+        return {
+            "configuration": self._configuration(),
+            "step": self._drawn - len(self._open),
+            "target": torch.from_numpy(self._target.copy()),
+            "ahead": torch.from_numpy(np.array(ahead, np.float64).reshape(-1, m)),
+            "taken": torch.from_numpy(taken.copy()),
+            "before": torch.from_numpy(before.copy()),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on where another run was saved.
+
+        Args:
+            state: What `state_dict` gave.
+
+        Raises:
+            StateMismatchError: If it belongs to other domains or settings; the message names them.
+        """
+        expected = {"configuration", "step", "target", "ahead", "taken", "before"}
+        if set(state) != expected:
+            raise StateMismatchError(f"state must have the entries {sorted(expected)}; found {sorted(state)}")
+        check_configuration(state["configuration"], self._configuration())
+        self._drawn, self._open = int(state["step"]), deque()
+        self._target, self._again = state["target"].numpy().copy(), deque(state["ahead"].numpy().copy())
+        self._taken, self._before = state["taken"].numpy().copy(), state["before"].numpy().copy()
+
+    def _configuration(self) -> dict[str, str]:
+        sizes = None if self._sizes is None else self._sizes.tolist()
+        settings = {**self.mixture._asdict(), "base": self.mixture.base.tolist()}
+        return describe(sizes=sizes, **settings)
+
+
+class DomainSampler(_Domains, Sampler[list[tuple[int, Draw]]]):
+    r"""Batches for a DataLoader whose domains follow the coefficients of the run.
+
+    A step with n samples draws each domain i with probability
+
+        q_i = (1 − ε) p_i + ε b_i,    p = c/Σc,
+
+    c the coefficients that `follow` was given last (λ, with a uniform preference). A sample carries the weight
+    k_i/(n q_i), k_i the samples of its domain in the batch; `group_losses(..., weights=...)` multiplies gradients by
+    it. E k_i = n q_i, so the mean of Σ c_i (k_i/(n q_i)) ∇f̂_i is Σ c_i ∇f_i for every q: exactly, also when λ has
+    moved while a batch was prefetched, as the weight has the q that the batch was drawn with. The variance is least
+    near q ∝ c.
+
+    k_i is n q_i rounded up or down, and at least 1: every domain is in every step. Each domain goes through its samples
+    in random order, and through all of them before one comes again. The ranks of a process group share one order,
+    each with its part of every batch.
+
+    Args:
+        domains: The domain of every sample, whole numbers in 0..m−1, (n,); or which part of a sample belongs to each
+            domain, in [0, 1], (n, m). A sample of several domains is drawn for one of them, and counts for it.
+        batch_size: Samples of a batch on each rank.
+        m: The number of domains; by default as many as `domains` shows.
+        explore: ε in [0, 1], the part of q that does not follow the coefficients. 1: q = base.
+        base: b, positive, one number per domain; by default all the same.
+        repeats: How many times at most an epoch goes through a domain. It bounds q; the gradients stay right.
+        steps: Steps of an epoch; by default as many as take n samples.
+        accumulate: Batches whose gradients a step of the optimizer accumulates.
+        seed: Of the order.
+        rank: Which part of every batch this process takes; by default its rank in the process group, if there is one.
+        world_size: In how many parts batches are divided; by default the number of ranks.
+
+    Raises:
+        ValueError: If a domain has no samples, if a step has fewer places than there are domains, or if `repeats`
+            leaves a domain fewer samples than the epoch has steps.
+
+    Examples:
+        >>> torch.manual_seed(0)
+        <torch._C.Generator ...>
+        >>> domains = torch.tensor([0] * 900 + [1] * 100)
+        >>> x = torch.randn(1000, 2)
+        >>> y = x[torch.arange(1000), domains]  # each domain looks at another input
+        >>> model = torch.nn.Linear(2, 1)
+        >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        >>> mol = eq.MultiObjective(model, optimizer, [0.5, 0.5])
+        >>> sampler = eq.DomainSampler(domains, batch_size=20)
+        >>> data = sampler.with_draws(torch.utils.data.TensorDataset(x, y))
+        >>> for (inputs, targets), draw in torch.utils.data.DataLoader(data, batch_sampler=sampler):
+        ...     values = (model(inputs).squeeze(1) - targets).square()
+        ...     mol(*eq.group_losses(values, draw.domain, m=2, weights=draw.weight)).backward()
+        ...     optimizer.step()
+        ...     optimizer.zero_grad()
+        ...     sampler.follow(mol.coefficients)
+        >>> bool(torch.allclose(sampler.probabilities, 0.8 * mol.coefficients.double() + 0.1))
+        True
+    """
+
+    def __init__(
+        self,
+        domains: Tensor | Sequence[int],
+        batch_size: int,
+        m: int | None = None,
+        *,
+        explore: float = 0.2,
+        base: Sequence[float] | Tensor | None = None,
+        repeats: float | None = None,
+        steps: int | None = None,
+        accumulate: int = 1,
+        seed: int = 0,
+        rank: int | None = None,
+        world_size: int | None = None,
+    ) -> None:
+        members, parts, n = read_membership(torch.as_tensor(domains).detach().cpu(), m, "domains")
+        self._members = [one.numpy() for one in members]
+        self._parts = [None if one is None else one.double().numpy() for one in parts]
+        sizes = [
+            len(one) if part is None else max(round(float(part.sum())), 1)
+            for one, part in zip(self._members, self._parts, strict=True)
+        ]
+        ranks = _ranks(rank, world_size)
+        mixture = _mixture(len(sizes), batch_size, explore, base, accumulate, seed, ranks[1])
+        if steps is None:
+            steps = max(-(-n // mixture.places), 1)
+        require(type(steps) is int and steps >= 1, "steps must be a whole number of at least 1", steps)
+        _check_repeats(repeats, sizes, steps, mixture.places)
+        super().__init__(mixture._replace(steps=steps, repeats=repeats), np.array(sizes), ranks[0])
+        self._orders: dict[int, tuple[int, NDArray[np.int64]]] = {}
+
+    def __iter__(self) -> Iterator[list[tuple[int, Draw]]]:
+        """The rest of an epoch; when it is over, the next one."""
+        for batch in self._epoch():
+            where = (
+                self._sample(domain, turn)
+                for domain, turn in zip(batch.domains.tolist(), batch.turns.tolist(), strict=True)
+            )
+            draws = map(Draw, batch.domains.tolist(), batch.weights.tolist())
+            yield list(zip(where, draws, strict=True))
+
+    def with_draws(self, data: Dataset[Any]) -> Dataset[tuple[Any, Draw]]:
+        """A data set for the DataLoader: each sample comes with its `Draw`."""
+        return _WithDraws(data)
+
+    def _sample(self, domain: int, turn: int) -> int:
+        """The sample that is a domain's turn-th."""
+        assert self._sizes is not None  # noqa: S101
+        size = int(self._sizes[domain])
+        number, place = divmod(turn, size)
+        if domain not in self._orders or self._orders[domain][0] != number:
+            generator = np.random.default_rng((self.mixture.seed, 1 + domain, number))
+            self._orders[domain] = number, self._shuffled(domain, size, generator)
+        return int(self._orders[domain][1][place])
+
+    def _shuffled(self, domain: int, size: int, generator: np.random.Generator) -> NDArray[np.int64]:
+        """One pass through a domain: each member once, or in the mean as often as its part says, (size,)."""
+        order = generator.permutation(len(self._members[domain]))
+        part = self._parts[domain]
+        if part is not None:  # equidistant points on a circle of which each member has its part
+            ends = np.cumsum(part[order])
+            points = (generator.random() + np.arange(size) / size) % 1.0 * ends[-1]
+            order = order[np.minimum(np.searchsorted(ends, points, side="right"), len(order) - 1)]
+        found: NDArray[np.int64] = self._members[domain][order]
+        return found
+
+
+class _WithDraws(Dataset[tuple[Any, Draw]]):
+    """Samples with their draws, for indices (number, draw)."""
+
+    def __init__(self, data: Dataset[Any]) -> None:
+        self.data = data
+
+    def __getitem__(self, index: tuple[int, Draw]) -> tuple[Any, Draw]:
+        rule = "indices must be those of a DomainSampler: DataLoader(sampler.with_draws(data), batch_sampler=sampler)"
+        require(isinstance(index, tuple), rule, lambda: repr(index))
+        return self.data[index[0]], index[1]
+
+
+class DomainStreams(_Domains, IterableDataset[Any]):
+    """Batches from several streams, whose parts follow the coefficients of the run as those of a `DomainSampler` do.
+
+    Iterating gives collated batches `(samples, Draw)`, for `DataLoader(streams, batch_size=None)` or without one. A
+    stream that ends begins again. With several ranks, give each its own part of every stream.
+
+    Args:
+        streams: One iterable of samples per domain. A run that is resumed reads past the samples that it has seen.
+        batch_size: As in `DomainSampler`.
+        steps: Steps of an epoch.
+        explore: As in `DomainSampler`.
+        base: As in `DomainSampler`.
+        repeats: How many times at most a stream is gone through. The epoch ends when one would begin once more.
+        accumulate: As in `DomainSampler`.
+        seed: Of the order in which streams are read.
+        collate: Makes a batch of a list of `(sample, Draw)`.
+        rank: As in `DomainSampler`.
+        world_size: As in `DomainSampler`.
+
+    Raises:
+        ValueError: If a stream has no samples, or in a worker process: give each stream its own workers instead.
+
+    Examples:
+        >>> streams = eq.DomainStreams([range(0, 100), range(100, 110)], batch_size=4, steps=3)
+        >>> [sorted(samples.tolist()) for samples, draw in streams]
+        [[0, 1, 100, 101], [2, 3, 102, 103], [4, 5, 104, 105]]
+    """
+
+    def __init__(
+        self,
+        streams: Sequence[Iterable[Any]],
+        batch_size: int,
+        *,
+        steps: int,
+        explore: float = 0.2,
+        base: Sequence[float] | Tensor | None = None,
+        repeats: int | None = None,
+        accumulate: int = 1,
+        seed: int = 0,
+        collate: Callable[[list[tuple[Any, Draw]]], Any] = default_collate,
+        rank: int | None = None,
+        world_size: int | None = None,
+    ) -> None:
+        require(len(streams) >= 1, "streams must hold at least one stream", "none")
+        require(type(steps) is int and steps >= 1, "steps must be a whole number of at least 1", steps)
+        sound = repeats is None or (type(repeats) is int and repeats >= 1)
+        require(sound, "repeats must be None or a whole number of at least 1", repeats)
+        ranks = _ranks(rank, world_size)
+        mixture = _mixture(len(streams), batch_size, explore, base, accumulate, seed, ranks[1])
+        super().__init__(mixture._replace(steps=steps, repeats=repeats), None, ranks[0])
+        self._streams, self._collate = list(streams), collate
+        self._read = [0] * len(streams)
+        """Samples that this rank has read of each stream."""
+        self._read_before: deque[list[int]] = deque()
+        """The same before each step that is open."""
+        self._readers: list[Iterator[Any]] | None = None
+        self._passes = [1] * len(streams)
+
+    def __iter__(self) -> Iterator[Any]:
+        """The rest of an epoch."""
+        rule = "streams must be read in the main process: λ does not reach worker processes; give num_workers=0"
+        require(get_worker_info() is None, rule, "a worker process")
+        if self._readers is None:
+            self._readers = [iter(stream) for stream in self._streams]
+            for domain, count in enumerate(self._read):
+                for _ in range(count):
+                    self._next(domain)
+        for number, batch in enumerate(self._epoch()):
+            if number % self.mixture.accumulate == 0:
+                self._read_before.append(list(self._read))
+            rows = []
+            for domain, weight in zip(batch.domains.tolist(), batch.weights.tolist(), strict=True):
+                sample = self._next(domain)
+                if sample is _END:
+                    return
+                self._read[domain] += 1
+                rows.append((sample, Draw(domain, weight)))
+            yield self._collate(rows)
+
+    def follow(self, coefficients: Tensor) -> None:
+        """As of a `DomainSampler`."""
+        super().follow(coefficients)
+        self._read_before.popleft()
+
+    def state_dict(self) -> dict[str, Any]:
+        """As of a `DomainSampler`, with the samples that this rank has read of each stream."""
+        return {**super().state_dict(), "read": list(self._read_before[0] if self._read_before else self._read)}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """As of a `DomainSampler`: the streams begin anew, and what was read of them is skipped."""
+        if "read" not in state:
+            raise StateMismatchError(f"state must have the entry read, as of DomainStreams; found {sorted(state)}")
+        super().load_state_dict({key: x for key, x in state.items() if key != "read"})
+        self._read, self._read_before, self._readers = list(state["read"]), deque(), None
+        self._passes = [1] * len(self._streams)
+
+    def _next(self, domain: int) -> Any:  # noqa: ANN401
+        """The next sample of a stream, or `_END` when it has been gone through often enough."""
+        assert self._readers is not None  # noqa: S101
+        sample = next(self._readers[domain], _END)
+        if sample is not _END:
+            return sample
+        if self.mixture.repeats is not None and self._passes[domain] >= self.mixture.repeats:
+            return _END
+        self._passes[domain] += 1
+        self._readers[domain] = iter(self._streams[domain])
+        sample = next(self._readers[domain], _END)
+        require(
+            sample is not _END, "streams must have samples, and begin again when iterated again", f"none in {domain}"
+        )
+        return sample
+
+
+_END = object()
+"""No sample."""
+
+
+def _ranks(rank: int | None, world_size: int | None) -> tuple[int, int]:
+    """This process and how many there are; by default those of the process group."""
+    grouped = dist.is_available() and dist.is_initialized()
+    world_size = (dist.get_world_size() if grouped else 1) if world_size is None else world_size
+    rank = (dist.get_rank() if grouped else 0) if rank is None else rank
+    require(world_size >= 1, "world_size must be at least 1", world_size)
+    require(0 <= rank < world_size, f"rank must lie in 0..{world_size - 1}", rank)
+    return rank, world_size
+
+
+def _mixture(
+    m: int,
+    batch_size: int,
+    explore: float,
+    base: Sequence[float] | Tensor | None,
+    accumulate: int,
+    seed: int,
+    world_size: int,
+) -> Mixture:
+    """Settings that are sound; steps and repeats are still to be set."""
+    for name, number in (("batch_size", batch_size), ("accumulate", accumulate)):
+        require(type(number) is int and number >= 1, f"{name} must be a whole number of at least 1", number)
+    require(0.0 <= explore <= 1.0, "explore must lie in [0, 1]", explore)
+    require(type(seed) is int and seed >= 0, "seed must be a non-negative whole number", seed)
+    b = torch.ones(m, dtype=torch.float64) if base is None else torch.as_tensor(base, dtype=torch.float64).cpu()
+    require(b.shape == (m,), f"base must have one number per domain, {m}", lambda: tuple(b.shape))
+    sound = bool(torch.isfinite(b).all()) and bool((b > 0).all())
+    require(sound, "base must be positive and finite", lambda: [*b.tolist()])
+    places = batch_size * accumulate * world_size
+    rule = f"a step must have a place for each of the {m} domains: raise batch_size or accumulate"
+    require(places >= m, rule, f"{batch_size} · {accumulate} batches · {world_size} ranks = {places} places")
+    return Mixture(explore, (b / b.sum()).numpy(), batch_size, accumulate, 1, None, seed, world_size)
+
+
+def _check_repeats(repeats: float | None, sizes: Sequence[int], steps: int, places: int) -> None:
+    if repeats is None:
+        return
+    require(repeats > 0, "repeats must be positive", repeats)
+    least = int(np.argmin(sizes))
+    rule = "repeats must leave every domain a sample in each step of an epoch: raise it, or take fewer steps"
+    found = f"{repeats} · {sizes[least]} samples of domain {least} for {steps} steps"
+    require(int(repeats * sizes[least]) >= steps, rule, found)
+    rule = "repeats must leave enough samples for an epoch: raise it, or take fewer steps"
+    require(
+        sum(int(repeats * size) for size in sizes) >= steps * places,
+        rule,
+        lambda: f"{repeats} · {sum(sizes)} for {steps * places}",
+    )

@@ -1,0 +1,126 @@
+"""Losses of language models by domain: means over tokens, also where rows are packed and gradients accumulate."""
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+from equipoise.errors import require
+from equipoise.train.distributed import Group
+from equipoise.train.groups import check_range, weigh_gradient
+
+__all__ = ["count_tokens", "step_shares", "token_losses"]
+
+IGNORED = -100
+"""The label of tokens without a loss, as in `torch.nn.functional.cross_entropy`."""
+
+
+def token_losses(
+    logits: Tensor,
+    labels: Tensor,
+    domains: Tensor,
+    m: int,
+    *,
+    weights: Tensor | None = None,
+    share: Tensor | None = None,
+    ignore_index: int = IGNORED,
+) -> tuple[Tensor, Tensor]:
+    """The mean loss per token of every domain of a batch, for `mol(losses, counts)`.
+
+    f_i = Σ ℓ / n_i over the n_i tokens of domain i that have a label. No device is waited for.
+
+    Args:
+        logits: Of the next token, (n, t, vocabulary).
+        labels: The next token, (n, t); for logits of a model that reads `tokens`, these are `logits[:, :-1]` and
+            `tokens[:, 1:]`.
+        domains: The domain of every row, whole numbers in 0..m−1, (n,); or of every token, (n, t), where documents of
+            several domains are packed in one row. Where the label is ignored, any number serves.
+        m: The number of domains.
+        weights: What the gradient of every row is multiplied by, (n,), such as `Draw.weight`.
+        share: What the gradient of every domain is multiplied by, (m,), such as a row of `step_shares`.
+        ignore_index: The label of tokens without a loss.
+
+    Returns:
+        The mean losses in at least float32, 0 for a domain without tokens, (m,); and the tokens of each, (m,).
+
+    Examples:
+        >>> logits = torch.zeros(2, 3, 5)  # log 5 for every token
+        >>> labels = torch.tensor([[1, 2, -100], [0, 4, 3]])
+        >>> packed = torch.tensor([[0, 0, 0], [1, 1, 0]])  # the last token is of another document
+        >>> losses, counts = eq.token_losses(logits, labels, packed, m=3)
+        >>> [f"{loss:.2f}" for loss in losses], counts.tolist()
+        (['1.61', '1.61', '0.00'], [3.0, 2.0, 0.0])
+    """
+    require(labels.ndim == 2, "labels must be one number per token, of shape (n, t)", lambda: tuple(labels.shape))
+    require(
+        logits.ndim == 3 and logits.shape[:2] == labels.shape,
+        f"logits must have shape {tuple(labels.shape)} and one more dimension",
+        lambda: tuple(logits.shape),
+    )
+    kept, owners = _owners(labels, domains, m, ignore_index)
+    wide = logits.to(torch.promote_types(logits.dtype, torch.float32)).flatten(0, 1)
+    values = cross_entropy(wide, labels.flatten(), ignore_index=ignore_index, reduction="none")
+    if weights is not None:
+        rule = f"weights must be one number per row, of shape ({len(labels)},)"
+        require(weights.shape == (len(labels),), rule, lambda: tuple(weights.shape))
+        values = weigh_gradient(values.view(labels.shape), weights.unsqueeze(1)).flatten()
+    zeros = values.new_zeros(m)
+    counts = zeros.index_add(0, owners, kept.to(values))
+    losses = zeros.index_add(0, owners, values) / counts.clamp_min(1.0)
+    if share is not None:
+        require(
+            share.shape == (m,), f"share must be one number per domain, of shape ({m},)", lambda: tuple(share.shape)
+        )
+        losses = weigh_gradient(losses, share)
+    return losses, counts
+
+
+def count_tokens(labels: Tensor, domains: Tensor, m: int, *, ignore_index: int = IGNORED) -> Tensor:
+    """The tokens with a label of every domain, (m,); the arguments are those of `token_losses`.
+
+    Examples:
+        >>> labels = torch.tensor([[1, 2, -100], [0, 4, 3]])
+        >>> eq.train.count_tokens(labels, torch.tensor([2, 0]), m=3).tolist()
+        [3.0, 0.0, 2.0]
+    """
+    kept, owners = _owners(labels, domains, m, ignore_index)
+    return torch.zeros(m, device=labels.device).index_add(0, owners, kept.float())
+
+
+def step_shares(counts: Tensor, group: Group = None) -> Tensor:
+    """What makes the gradient of an accumulated step the one of means over all of its tokens, not of means of means.
+
+    Call k of K has K n_k / Σ n of a domain's tokens, over all ranks; `mol(...) / K` then sums to the gradient of
+    Σ ℓ / Σ n.
+
+    Args:
+        counts: Tokens of each domain in each call of the step on this rank, (K, m); all ranks must call.
+        group: The ranks that train together; by default all of them.
+
+    Returns:
+        By call the `share` of `token_losses`, 0 for a domain that is absent in the step, (K, m).
+
+    Examples:
+        >>> counts = torch.tensor([[3.0, 1.0], [1.0, 1.0]])  # of two calls
+        >>> eq.train.step_shares(counts).tolist()
+        [[1.5, 1.0], [0.5, 1.0]]
+    """
+    require(counts.ndim == 2, "counts must have one row per call, of shape (K, m)", lambda: tuple(counts.shape))
+    total = counts.detach().clone()
+    if dist.is_available() and dist.is_initialized() and dist.get_world_size(group) > 1:
+        dist.all_reduce(total, group=group)
+    sums = total.sum(0)
+    return len(counts) * total / torch.where(sums > 0, sums, 1.0)
+
+
+def _owners(labels: Tensor, domains: Tensor, m: int, ignore_index: int) -> tuple[Tensor, Tensor]:
+    """Which tokens have a loss, and the domain of every token, 0 for the others; (n·t,) each."""
+    require(type(m) is int and m >= 1, "m must be a whole number of at least 1", m)
+    rows, tokens = (len(labels),), tuple(labels.shape)
+    rule = f"domains must be one number per row or token, of shape {rows} or {tokens}"
+    require(tuple(domains.shape) in {rows, tokens}, rule, lambda: tuple(domains.shape))
+    kept = labels != ignore_index
+    owners = torch.where(kept, domains.view(-1, 1) if domains.ndim == 1 else domains, 0).long().flatten()
+    if owners.device.type == "cpu" and not torch.compiler.is_compiling() and owners.numel() > 0:
+        check_range(owners, m, "domains")
+    return kept.flatten(), owners

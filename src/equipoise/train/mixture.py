@@ -1,0 +1,59 @@
+"""How many samples of each domain a step draws: the probabilities, and whole numbers that have them as means."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["Numbers", "allot", "bounded"]
+
+Numbers = NDArray[np.float64]
+"""One number per domain, (m,)."""
+
+
+def bounded(q: Numbers, low: float | Numbers, high: float | Numbers) -> Numbers:
+    """Probabilities within bounds: min(max(s·q, low), high), with the factor s that makes their sum 1.
+
+    Args:
+        q: Positive, (m,).
+        low: Least probabilities; their sum is at most 1.
+        high: Largest probabilities, not below `low`; their sum is at least 1.
+
+    Examples:
+        >>> import numpy as np
+        >>> from equipoise.train.mixture import bounded
+        >>> bounded(np.array([0.9, 0.08, 0.02]), low=0.1, high=0.6).round(3).tolist()
+        [0.6, 0.3, 0.1]
+    """
+    if (q >= low).all() and (q <= high).all() and abs(q.sum() - 1.0) < 1e-12:
+        return q
+    # The sum grows with s, and is linear between the factors at which an entry meets a bound.
+    factors = np.sort(np.concatenate([low / q, high / q]))
+    sums: Numbers = np.clip(factors[:, None] * q, low, high).sum(1)
+    found: Numbers = np.clip(np.interp(1.0, sums, factors) * q, low, high)
+    return found
+
+
+def allot(expected: Numbers, shift: float) -> NDArray[np.int64]:
+    """Whole numbers k with E k = `expected` for a `shift` that is uniform on [0, 1): each is rounded up or down.
+
+    The fractional parts are laid end to end; the points shift, shift + 1, … mark those that are rounded up.
+
+    Args:
+        expected: Non-negative numbers whose sum is a whole number, (m,).
+        shift: In [0, 1).
+
+    Examples:
+        >>> import numpy as np
+        >>> from equipoise.train.mixture import allot
+        >>> expected = np.array([1.5, 2.25, 0.25])
+        >>> [allot(expected, shift).tolist() for shift in (0.1, 0.6, 0.9)]
+        [[2, 2, 0], [1, 3, 0], [1, 2, 1]]
+    """
+    # A sum such as 0.9999999999 is a rounded 1: the tolerance keeps what is sure from depending on it.
+    sure = np.floor(expected + 1e-9)
+    ends = np.cumsum(np.maximum(expected - sure, 0.0))
+    rest = round(float(expected.sum())) - int(sure.sum())
+    marks = np.ceil(np.minimum(ends, rest) - shift)
+    marks[-1] = rest
+    marks = np.clip(marks, 0, rest)
+    numbers: NDArray[np.int64] = (sure + np.diff(marks, prepend=0.0)).astype(np.int64)
+    return numbers
