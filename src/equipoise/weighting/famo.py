@@ -43,13 +43,15 @@ class FAMO(Weighting[FAMOState]):
 
         ξ ← Adam(ξ; z∘(p − Σ z_j p_j) + γ ξ),
 
-    which takes weight from the losses that fell most. For uniform w this is the published method, with one departure:
-    the losses after a step are those that the next step sees, of its own batch. The publication evaluates the same
-    batch again, in a second forward pass. With mini-batches p has the noise of two batches here.
+    which takes weight from the losses that fell most; Adam is that of the published code. For uniform w this is the
+    published method, with one departure: the losses after a step are those that the next step sees, of its own batch.
+    The publication evaluates the same batch again, in a second forward pass. With mini-batches p has the noise of two
+    batches here.
 
     The method does not see the scale of a loss: w∘f is the same to it as f. So w multiplies z instead: z begins at w, γ
-    pulls it there, and feedback moves it to where all relative rates are equal, whatever w is. There is no target f ∝
-    1/w.
+    pulls it there, and feedback moves it to where all relative rates are equal, whatever w is. There is no target
+    f ∝ 1/w. As Σ c_i = 1, a loss in small units has nearly all of c and the others move slowly: bring losses to like
+    units, with `units=` in a `MultiObjective`.
 
     Losses below b + 1e-8 count as that. An absent objective has no p_i; its next one spans the steps in between. With
     inclusion probabilities π, w/π stands for w.
