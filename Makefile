@@ -28,10 +28,10 @@ demo: $(STAMP)
 	$(PY) -m equipoise solve VLMOP2 --seeds 0,19,42 --json out/solved.json
 	@echo "== 3 of 6, some 45 s: the paper's hypervolumes (its table 10) and its figure 2; fourteen methods, seven problems"
 	@echo "   Within tolerance is: 0.001 from the paper's number; Moco 0.003, FERERO on VLMOP2 0.002, TCH and FERERO on F1 to F6 0.02."
-	$(PY) -m equipoise reproduce table-hv --workers $(WORKERS) --json out/table-hv.json
+	$(PY) -m equipoise reproduce table-hv --yes --workers $(WORKERS) --json out/table-hv.json
 	$(PY) -m equipoise reproduce fig-vlmop2
 	@echo "== 4 of 6, some 30 s: federated; ten clients with digits, three of them see rotated ones"
-	$(PY) -m equipoise reproduce table-digits --task digits-rotation --seeds 0,25 \
+	$(PY) -m equipoise reproduce table-digits --yes --task digits-rotation --seeds 0,25 \
 		--methods LS,TCH,STCH,OMDgd-TCH,AdaOMDgd-TCH,equipoise
 	@echo "== 5 of 6, some seconds, from stored runs: CIFAR-10, five classes per client, where plain TCH fails"
 	@echo "   Within tolerance is: two of the paper's standard deviations. The default, equipoise, is not in the paper."
@@ -51,7 +51,7 @@ test: lint
 test-slow: $(STAMP)
 	$(PY) -m pytest -n $(WORKERS)
 
-# Kills, interrupts, bit flips, hostile replies, full disks and mutants, at random; some eight minutes.
+# Kills, interrupts, bit flips, hostile replies, full disks and mutants, at random; some four minutes on two idle cores.
 torture: $(STAMP)
 	$(PY) -m tests.torture
 

@@ -1,8 +1,23 @@
 """Preference-guided multi-objective learning: name a trade-off, get the Pareto point that has it."""
 
-from equipoise import datasets, federated, metrics, preference, problems, simplex, state, theory, train, units
+from equipoise import (
+    datasets,
+    federated,
+    identity,
+    metrics,
+    plugins,
+    preference,
+    problems,
+    simplex,
+    state,
+    theory,
+    train,
+    units,
+)
 from equipoise.conversion import Adaptive, Average, Conversion, Last, Suffix
 from equipoise.errors import DamagedFileError, EquipoiseError, NonFiniteLossError, StateMismatchError, StoreError
+from equipoise.experiments.compare import compare
+from equipoise.experiments.tabular import results
 from equipoise.registry import Method, default, group_dro, methods
 from equipoise.simplex import Box, Entropic, Euclidean, PNorm
 from equipoise.solver import Run, Solution, solve, solve_many
@@ -103,17 +118,21 @@ __all__ = [
     "UPGrad",
     "Uncertainty",
     "Weighting",
+    "compare",
     "datasets",
     "default",
     "federated",
     "group_dro",
     "group_losses",
+    "identity",
     "methods",
     "metrics",
     "payoff",
+    "plugins",
     "preference",
     "problems",
     "proxy",
+    "results",
     "simplex",
     "solve",
     "solve_many",

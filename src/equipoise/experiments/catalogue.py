@@ -1,14 +1,69 @@
-"""What `equipoise reproduce` can reproduce: every item with the paper's label and number."""
+"""Everything that `equipoise reproduce` can reproduce, with the paper's label and number."""
 
-from equipoise.experiments import cifar_items, conversions_items, federated_items, synthetic_items
-from equipoise.experiments.request import Item
+from collections.abc import Mapping
+from dataclasses import fields, replace
+from typing import Any
+
+from equipoise.datasets import MissingDataError
+from equipoise.experiments.default import tables as default_tables
+from equipoise.experiments.federated import figures as federated_figures
+from equipoise.experiments.federated import preference_table, ratio_table
+from equipoise.experiments.federated import tables as federated_tables
+from equipoise.experiments.item import Item, Request
+from equipoise.experiments.render import say
+from equipoise.experiments.synthetic import figures as synthetic_figures
+from equipoise.experiments.synthetic import tables as synthetic_tables
+
+__all__ = ["items", "optional", "reproduce_all"]
+
+LONG = frozenset({"table-step-size", "table-excess", "table-conversions"})
+"""Sweeps of many minutes: a quick run passes over them."""
+
+QUICK: dict[str, Any] = {
+    "task": ("digits-rotation",),
+    "methods": ("LS", "TCH", "STCH", "FedMGDA+", "OMDgd-TCH", "AdaOMDgd-TCH"),
+    "seeds": (0, 25),
+    "rounds": 20,
+}
+"""What a quick run asks of a federated item: seconds, and no download."""
 
 
 def items() -> dict[str, Item]:
-    """Everything that can be reproduced, by the name on the command line."""
-    return {
-        **synthetic_items.items(),
-        **federated_items.items(),
-        **cifar_items.items(),
-        **conversions_items.items(),
-    }
+    """Every table and figure by its name on the command line."""
+    studies = (
+        synthetic_tables, synthetic_figures, federated_tables, ratio_table, preference_table, federated_figures,
+        default_tables,
+    )  # fmt: skip
+    return {name: item for study in studies for name, item in study.items().items()}
+
+
+def optional() -> list[str]:
+    """The attributes of a request that an item may heed or not."""
+    return [field.name for field in fields(Request) if field.default is None]
+
+
+def reproduce_all(items: Mapping[str, Item], request: Request, *, quick: bool = False) -> dict[str, str]:
+    """Reproduce every item. Whatever an item does not heed is not asked of it.
+
+    Args:
+        items: By name.
+        request: What the user asked for.
+        quick: Whether to leave out the long sweeps, and to run the federated items on digits, for twenty rounds.
+
+    Returns:
+        The items that need data which is not there, and what each says.
+    """
+    missing = {}
+    for name, item in items.items():
+        if quick and name in LONG:
+            say(request.console, f"{name}: left out of a quick run")
+            continue
+        say(request.console, f"{name}: {item.caption}")
+        asked = replace(request, **QUICK) if quick and "task" in item.takes else request
+        ignored: dict[str, Any] = dict.fromkeys(set(optional()) - item.takes)
+        try:
+            item.run(replace(asked, **ignored))
+        except MissingDataError as error:
+            missing[name] = str(error)
+            say(request.console, f"{name}: left out: {error}")
+    return missing

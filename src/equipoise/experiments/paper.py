@@ -1,11 +1,25 @@
 """The numbers that the paper prints, typed from it: what the tables of the experiments are compared with."""
 
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 __all__ = [
-    "HYPERVOLUMES", "MEANS", "OVERALL", "PREFERENCES", "RATIOS", "SCORES", "SECONDS", "Score", "Scores",
-    "SomeScores", "known",
+    "HYPERVOLUMES",
+    "MEANS",
+    "OVERALL",
+    "PREFERENCES",
+    "RATIOS",
+    "SCORES",
+    "SECONDS",
+    "Preset",
+    "Score",
+    "Scores",
+    "SomeScores",
+    "known",
 ]  # fmt: skip
+
+
+Preset = Literal["published", "text"]
+"""Settings: those that produced the paper's tables, or those that its text says."""
 
 
 class Score(NamedTuple):

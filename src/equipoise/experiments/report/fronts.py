@@ -7,9 +7,11 @@ from typing import Any, get_args
 import torch
 
 from equipoise import metrics, preference
-from equipoise.experiments import synthetic
+from equipoise.experiments.paper import Preset
 from equipoise.experiments.report.numbers import short
 from equipoise.experiments.report.sources import Sources
+from equipoise.experiments.results import Result, cell_name
+from equipoise.experiments.synthetic import settings as synthetic
 from equipoise.problems import KnownFront, problems
 
 __all__ = ["explored", "table_cells"]
@@ -28,7 +30,7 @@ def explored(sources: Sources) -> list[Record]:
     Runs of one problem for the same preferences and seeds are one set, so that they can be compared.
     """
     sets: dict[str, Record] = {}
-    for preset in get_args(synthetic.Preset):
+    for preset in get_args(Preset):
         cells = table_cells(sources, preset)
         for name in synthetic.PROBLEMS:
             own = [cell for cell in cells if cell.problem == name]
@@ -48,7 +50,7 @@ def _key(problem: str, weights: object, seeds: list[int]) -> str:
     return repr((problem, weights, seeds))
 
 
-def table_cells(sources: Sources, preset: synthetic.Preset) -> list[synthetic.TableCell]:
+def table_cells(sources: Sources, preset: Preset) -> list[synthetic.TableCell]:
     """The cells of tab:hv, for problems of which there are any that the preset `published` does not have too."""
     rows = {row.method: row for row in synthetic.settings(preset)}
     usual = {row.method: row for row in synthetic.settings("published")}
@@ -60,10 +62,36 @@ def table_cells(sources: Sources, preset: synthetic.Preset) -> list[synthetic.Ta
 
     cells = synthetic.table(sources.cells, preset)
     shown = {cell.problem for cell in cells if is_own(cell)}
-    return [cell for cell in cells if cell.problem in shown]
+    known = [cell for cell in cells if cell.problem in shown]
+    return [*known, *(_of_the_user(sources) if preset == "published" else ())]
 
 
-def _of_table(preset: synthetic.Preset, name: str, cells: list[synthetic.TableCell]) -> Record:
+def _of_the_user(sources: Sources) -> list[synthetic.TableCell]:
+    """Methods that are no row of the table, on its problems and with its seeds; of two with one name, the last."""
+    rows = [
+        row for preset in get_args(Preset) for row in (*synthetic.settings(preset), *synthetic.both_step_sizes(preset))
+    ]
+    rows += synthetic.excess_settings()
+    known = {
+        cell_name(synthetic.cell_spec(preset, problem, row, seed))
+        for preset in get_args(Preset)
+        for problem in synthetic.PROBLEMS
+        for row in rows
+        for seed in synthetic.SEEDS
+    }
+    found: dict[tuple[str, str], dict[int, Result]] = {}
+    for cell in sources.cells.cells:
+        if cell.spec.get("experiment") == "synthetic" and cell.name not in known:
+            key = cell.names.get("method", "?"), cell.names.get("task", "")
+            found.setdefault(key, {})[cell.spec["seed"]] = cell.result
+    return [
+        synthetic.table_cell(method, problem, synthetic.SEEDS, [of[seed] for seed in synthetic.SEEDS])
+        for (method, problem), of in found.items()
+        if problem in synthetic.PROBLEMS and set(synthetic.SEEDS) <= of.keys()
+    ]
+
+
+def _of_table(preset: Preset, name: str, cells: list[synthetic.TableCell]) -> Record:
     command = ["equipoise", "reproduce", "table-hv"] + (["--preset", preset] if preset != "published" else [])
     return {
         "title": name if preset == "published" else f"{name}, settings of the paper’s text",

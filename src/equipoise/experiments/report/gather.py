@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from equipoise.experiments.figures import COLOURS
+from equipoise.experiments.drawing import COLOURS
 from equipoise.experiments.report import fronts, tables, training
 from equipoise.experiments.report.sources import Sources
 

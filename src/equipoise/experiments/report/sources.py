@@ -9,7 +9,7 @@ from typing import Any
 
 from equipoise.atomic import LARGEST_JSON, parse_json
 from equipoise.errors import DamagedFileError, require
-from equipoise.experiments.cells import Cell, CellStore, CellWarning, Result, Spec, cell_name, cells_in
+from equipoise.experiments.results import Cell, CellStore, CellWarning, Result, Spec, cell_name, cells_in
 
 __all__ = ["Log", "Sources", "read"]
 
@@ -23,7 +23,7 @@ class Known(CellStore):
     def __init__(self, cells: Iterable[Cell]) -> None:
         super().__init__(Path(), ())
         self.cells = tuple(cells)
-        self._results = {cell_name(cell.spec): cell.result for cell in self.cells}
+        self._results = {cell.name: {**cell.result, "made": cell.made} for cell in self.cells}
 
     def read(self, spec: Spec) -> Result | None:
         """The result of a specification, or None."""
@@ -69,7 +69,7 @@ def read(given: Sequence[Path], behind: Sequence[Path] = ()) -> Sources:
     Args:
         given: Folders with cells (their own, or in their folder `cells`), records and logs; or single files. The
             first that has a cell is believed.
-        behind: Folders of cells that come with a checkout.
+        behind: Cells that come with the library.
     """
     folders, files = [], []
     for path in given:
@@ -92,7 +92,7 @@ def read(given: Sequence[Path], behind: Sequence[Path] = ()) -> Sources:
             if isinstance(record, dict) and {"problem", "preferences", "losses"} <= record.keys():
                 reason = "it must have finite preferences, whole numbers as seeds, and a loss for each of both"
                 warnings.warn(f"{path} is ignored: {reason}", CellWarning, stacklevel=2)
-    cells = cells_in([folder for folder in (*folders, *behind) if folder.is_dir()])
+    cells = cells_in([folder for folder in (*folders, *behind) if folder.exists()])
     return Sources(Known(cells), solved, [log for log in logs if log is not None])
 
 

@@ -4,16 +4,15 @@ import shlex
 from collections.abc import Sequence
 from typing import Any, get_args
 
-from equipoise.experiments import synthetic
-from equipoise.experiments.federated import MOMENTUM
-from equipoise.experiments.federated_items import HEADS
-from equipoise.experiments.federated_tables import ALLOWED, METRICS, Entry
-from equipoise.experiments.plan import TABLES
+from equipoise.experiments.federated.rows import TABLES
+from equipoise.experiments.federated.scores import ALLOWED, HEADS, METRICS, Entry
+from equipoise.experiments.federated.settings import MOMENTUM
+from equipoise.experiments.paper import Preset
 from equipoise.experiments.report.fronts import table_cells
 from equipoise.experiments.report.numbers import short
 from equipoise.experiments.report.sources import Sources
 from equipoise.experiments.report.training import TaskRuns
-from equipoise.weighting import Relative
+from equipoise.experiments.synthetic import settings as synthetic
 
 __all__ = ["hypervolumes", "scores"]
 
@@ -28,7 +27,7 @@ EXACT = 15
 def hypervolumes(sources: Sources) -> list[Record]:
     """tab:hv, once per preset of which there are cells."""
     tables = []
-    for preset in get_args(synthetic.Preset):
+    for preset in get_args(Preset):
         cells = table_cells(sources, preset)
         if not cells:
             continue
@@ -65,7 +64,7 @@ def _methods(cells: Sequence[synthetic.TableCell]) -> list[str]:
 def _hypervolume(cell: synthetic.TableCell | None, published: bool) -> Record | None:  # noqa: FBT001
     if cell is None:
         return None
-    paper, paper_std = cell.paper
+    paper, paper_std = cell.paper or (None, None)
     return {
         "ours": short(cell.mean, EXACT),
         "std": short(cell.std, EXACT),
@@ -80,14 +79,14 @@ def scores(runs: TaskRuns) -> list[Record]:
 
     The runs of tab:new are not shown: that table has other metrics, of three runs together.
     """
-    if runs.item == "table-preference":
+    if runs.preference:
         return []
-    by_name = {entry.row.name: entry for entry in runs.entries}
-    standard = [entry for entry in runs.entries if entry.row.name in USUAL]
-    ratios = [entry for entry in runs.entries if isinstance(entry.row.method.weighting, Relative)]
+    by_name = {entry.name: entry for entry in runs.entries}
+    standard = [entry for entry in runs.entries if entry.name in USUAL]
+    ratios = [entry for entry in runs.entries if ", ratio" in entry.name]
     apart = {MOMENTUM} if _is_stch(runs) else set()
-    taken = {*USUAL, *apart, *(entry.row.name for entry in ratios)}
-    others = [entry for entry in runs.entries if entry.row.name not in taken]
+    taken = {*USUAL, *apart, *(entry.name for entry in ratios)}
+    others = [entry for entry in runs.entries if entry.name not in taken]
     tables = [_table(runs.only(standard), "tab:3", runs.title)] if standard else []
     if MOMENTUM in by_name and apart:
         own = runs.only([by_name[name] for name in TABLES["table-stch"] if name in by_name])
@@ -118,8 +117,7 @@ def _table(runs: TaskRuns, label: str, title: str, command: str | None = None) -
         "digits": 3,
         "columns": [{"label": head.rstrip(" ↑↓"), "best": "high" if "↑" in head else "low"} for head in HEADS.values()],
         "rows": [
-            {"method": entry.row.name, "cells": [_score(entry, i) for i in range(len(METRICS))]}
-            for entry in runs.entries
+            {"method": entry.name, "cells": [_score(entry, i) for i in range(len(METRICS))]} for entry in runs.entries
         ],
         "command": runs.table_command if command is None else command,
     }

@@ -1,0 +1,244 @@
+"""`equipoise fl`: one method on one federated task, all its outputs."""
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich import box
+from rich.table import Table
+
+from equipoise.cli.shared import (
+    Data,
+    Device,
+    JSONFile,
+    Out,
+    PrecisionOption,
+    PresetOption,
+    Rounds,
+    Yes,
+    check_files,
+    console,
+    named,
+    read_device,
+    read_folder,
+    read_integers,
+    read_method,
+    read_precision,
+    read_preset,
+)
+from equipoise.errors import NonFiniteLossError, require
+from equipoise.experiments.federated import settings
+from equipoise.experiments.federated.compute import provide_jobs
+from equipoise.experiments.federated.rows import Wanted
+from equipoise.experiments.federated.scores import HEADS, METRICS, PARTS, Entry
+from equipoise.experiments.federated.settings import ATTEMPTED
+from equipoise.experiments.item import Request
+from equipoise.experiments.render import say, wrote_json
+from equipoise.federated import Participation, Task
+from equipoise.identity import spec as identity
+
+__all__ = ["federated_command"]
+
+
+def federated_command(
+    task: Annotated[str, typer.Option(help=f"One of {', '.join(settings.tasks())}.")] = "digits-rotation",
+    method: Annotated[
+        str,
+        typer.Option(help="A row of the paper's table, a method of `equipoise methods`, or module:name of your own."),
+    ] = "equipoise",
+    seeds: Annotated[str, typer.Option(help="Seeds, separated by commas.")] = "0",
+    rounds: Rounds = None,
+    value: Annotated[float | None, typer.Option(help="The method's setting; the paper's best if not given.")] = None,
+    tune: Annotated[  # noqa: FBT002
+        bool, typer.Option("--tune", help="Try the paper's values; the smallest worst-client training loss wins.")
+    ] = False,
+    fraction: Annotated[float, typer.Option(help="Share of the clients drawn in every round.")] = 1.0,
+    dropout: Annotated[float, typer.Option(help="Probability that a drawn client does not answer.")] = 0.0,
+    preset: PresetOption = None,
+    device: Device = None,
+    precision: PrecisionOption = None,
+    data_folder: Data = None,
+    out: Out = Path("out"),
+    yes: Yes = False,  # noqa: FBT002
+    json_file: JSONFile = None,
+) -> None:
+    """Federated learning on one machine: a method on a task, all outputs of its run."""
+    check_files(out, json=json_file)
+    name, own = read_method(method, settings.known_names())
+    request = Request(
+        console,
+        out,
+        yes,
+        read_preset(preset),
+        seeds=read_integers("seeds", seeds),
+        rounds=rounds,
+        device=read_device(device),
+        precision=read_precision(precision),
+        data=read_folder(data_folder),
+        own=own,
+    )
+    free = value is None or name in ATTEMPTED
+    require(free, f"value must not be given: {name} has no setting in tab:2", value)
+    order = _Order(request, named("task", task, settings.tasks()), name, Participation(fraction, dropout))
+    tried = None
+    if tune:
+        require(value is None, "value must not be given together with tune", value)
+        value, tried = _tune(order)
+    record = _report(order, value)
+    wrote_json(console, json_file, record if tried is None else {**record, "tried": tried})
+
+
+@dataclass(frozen=True)
+class _Order:
+    """What the user asked for."""
+
+    request: Request
+    task_name: str
+    method: str
+    participation: Participation
+
+    @property
+    def task(self) -> Task:
+        """The task, as it is to be run."""
+        task = settings.sized(settings.tasks(self.request.settings)[self.task_name], self.request.rounds)
+        return replace(task, participation=self.participation)
+
+    @property
+    def seeds(self) -> tuple[int, ...]:
+        return self.request.seeds or (0,)
+
+    @property
+    def described(self) -> str:
+        return f"seed{'s' if len(self.seeds) > 1 else ''} {', '.join(map(str, self.seeds))}"
+
+    def wanted(self, value: float | None) -> Wanted:
+        """The method with a value, as a row of a table."""
+        row = settings.row(self.method, self.task_name, self.request.settings, value, dict(self.request.own))
+        return Wanted(self.task_name, self.task, replace(row, name=_valued(self.method, self.task_name, value)))
+
+    def run(self, values: tuple[float | None, ...]) -> list[NonFiniteLossError]:
+        """Make the cells that are missing; returns what went wrong."""
+        jobs = [self.wanted(value).job(self.seeds, self.request.precision) for value in values]
+        return [error for _, error in provide_jobs(self.request, jobs)]
+
+    def entry(self, value: float | None) -> Entry | None:
+        """The results with a value, or None if they are not all there."""
+        one = self.wanted(value)
+        found = one.found(self.request.store, self.seeds, self.request.precision)
+        if len(found) < len(self.seeds):
+            return None
+        of = tuple(found), tuple(found.values())
+        return Entry(self.task_name, self.method, one.row.output, *of, None, claimed=False)
+
+
+def _valued(method: str, task: str, value: float | None) -> str:
+    """What the runs of a method are called."""
+    return method if value is None or value == settings.tuned(method, task) else f"{method} ({value:g})"
+
+
+def _report(order: _Order, value: float | None) -> dict[str, Any]:
+    """Run a method, print all its outputs, and return them as plain records."""
+    failed = order.run((value,))
+    entry = order.entry(value)
+    if entry is None:
+        if failed:
+            raise failed[0]
+        raise typer.Exit(1)
+    chosen = settings.tuned(order.method, order.task_name) if value is None else value
+    shown = "" if chosen is None else f" ({chosen:g})"
+    where = f"preset {order.request.settings}, {order.task.rounds} rounds, {order.described}"
+    say(console, f"{order.task_name}, {order.method}{shown}, {where}")
+    console.print(_summary(entry))
+    over = "" if len(order.seeds) == 1 else "; mean ± standard deviation over the seeds"
+    method = order.wanted(value).row.method
+    own = f"; own: {method.conversion}" if entry.output == "own" else ""
+    say(console, f"* what {order.method} reports{own}{over}")
+    return {
+        "task": order.task_name,
+        "method": order.method,
+        "preset": order.request.settings,
+        "rounds": order.task.rounds,
+        "value": chosen,
+        "weighting": identity(method.weighting),
+        "output": entry.output,
+        "seeds": list(order.seeds),
+        "results": [
+            {
+                "seed": seed,
+                **_own_scores(result, entry),
+                "archive": result["archive"][-1] if result["archive"] else None,
+            }
+            for seed, result in zip(entry.seeds, entry.results, strict=True)
+        ],
+        "mean": _over_seeds(entry, "mean"),
+        "std": _over_seeds(entry, "std"),
+        "seconds_per_round": entry.seconds,
+        "devices": sorted({result["made"]["device"] for result in entry.results}),
+    }
+
+
+def _own_scores(result: dict[str, Any], entry: Entry) -> dict[str, Any]:
+    return {
+        output: {part: {m: result["outputs"][output][part][m] for m in METRICS} for part in PARTS}
+        for output in entry.outputs
+    }
+
+
+def _over_seeds(entry: Entry, what: str) -> dict[str, Any]:
+    return {
+        output: {part: {m: getattr(entry.score(m, output, part), what) for m in METRICS} for part in PARTS}
+        for output in entry.outputs
+    }
+
+
+def _tune(order: _Order) -> tuple[float, dict[str, float | None]]:
+    """Search the values that the paper tried, by its rule: the smallest worst-client training loss.
+
+    Returns:
+        The winning value, and the loss of every value; None where a run was not finite.
+    """
+    name = order.method
+    require(name in ATTEMPTED, f"method must have a setting to tune: one of {', '.join(ATTEMPTED)}", name)
+    values = ATTEMPTED[name]
+    failed = order.run(values)
+    losses: dict[float, float | None] = {}
+    for value in values:
+        entry = order.entry(value)
+        losses[value] = None if entry is None else entry.score("agnostic_loss", part="train").mean
+    finite = {value: loss for value, loss in losses.items() if loss is not None}
+    if not finite:
+        if failed:
+            raise failed[0]
+        raise typer.Exit(1)
+    best = min(finite, key=finite.__getitem__)
+    say(console, f"{order.task_name}, {name}: worst client's training loss, {order.described}")
+    table = Table(box=box.SIMPLE_HEAD)
+    table.add_column("value", justify="right")
+    table.add_column("loss", justify="right")
+    table.add_column("")
+    for value, loss in losses.items():
+        text = "not finite" if loss is None else f"{loss:.4f}"
+        table.add_row(f"{value:g}", text, "smallest" if value == best else "")
+    console.print(table)
+    known = settings.tuned(name, order.task_name)
+    where = "" if order.task_name.startswith("digits") or known is None else f"; tab:2 has {known:g}"
+    say(console, f"best value: {best:g}{where}")
+    return best, {f"{value:g}": loss for value, loss in losses.items()}
+
+
+def _summary(entry: Entry) -> Table:
+    table = Table(box=box.SIMPLE_HEAD)
+    table.add_column("output", no_wrap=True)
+    table.add_column("on")
+    for head in HEADS.values():
+        table.add_column(head, justify="right", no_wrap=True)
+    for output in entry.outputs:
+        reported = output == entry.output
+        for part in PARTS:
+            scores = (entry.score(metric, output, part) for metric in METRICS)
+            name = f"{output}{' *' if reported else ''}" if part == "test" else ""
+            one = len(entry.seeds) == 1
+            cells = (f"{s.mean:.3f}" if one else f"{s.mean:.3f} ± {s.std:.3f}" for s in scores)
+            table.add_row(name, part, *cells, style="bold" if reported else None)
+    return table

@@ -1,0 +1,80 @@
+"""`equipoise runs`: finished runs."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from equipoise.cli.shared import Out, console
+from equipoise.errors import require
+from equipoise.experiments import tabular
+from equipoise.experiments.render import add_words, fitted, listing, say
+from equipoise.experiments.results import PUBLISHED, CellStore, cells_in, import_cells, pack
+
+__all__ = ["app"]
+
+app = typer.Typer(no_args_is_help=True, help="Finished runs: what there is, as a table, from elsewhere, in one file.")
+
+
+@app.command("list")
+def runs_list(
+    out: Out = Path("out"),
+    every: Annotated[bool, typer.Option("--all", help="One line for every method, not every task.")] = False,  # noqa: FBT002
+) -> None:
+    """Count the cells, by study and task; with --all by method too."""
+    for place in (out / "cells", PUBLISHED):
+        found = tabular.count(cells_in([place]))
+        if not found:
+            say(console, f"{place}: no cells")
+            continue
+        table = listing("study", "task", "method" if every else "methods", "cells")
+        if every:
+            for (study, task, method), number in sorted(found.items()):
+                add_words(table, study, task, method, str(number))
+        else:
+            for study, task in sorted({(study, task) for study, task, _ in found}):
+                of = [number for (s, t, _), number in found.items() if (s, t) == (study, task)]
+                add_words(table, study, task, str(len(of)), str(sum(of)))
+        console.print(fitted(console, table))
+        say(console, f"{place}: {sum(found.values())} cells")
+
+
+@app.command("import")
+def runs_import(
+    place: Annotated[Path, typer.Argument(help="A folder of cells, or a file of `runs pack`.")],
+    out: Out = Path("out"),
+) -> None:
+    """Take the cells of another machine. What is not a whole cell is refused."""
+    store = CellStore(out / "cells")
+    found = import_cells(place, store)
+    say(console, f"{found.new} new, {found.known} known, {len(found.refused)} refused; cells are in {store.folder}")
+    for file, reason in found.refused.items():
+        say(console, f"refused: {file}: {reason}")
+    if found.refused:
+        raise typer.Exit(1)
+
+
+@app.command("export")
+def runs_export(
+    file: Annotated[Path, typer.Argument(help="Ends with .csv, or with .parquet (needs pyarrow).")],
+    out: Out = Path("out"),
+    published: Annotated[bool, typer.Option(help="Whether to include what comes with the library.")] = True,  # noqa: FBT002
+) -> None:
+    """Write all results as one table: a row per task, method, output, metric and seed."""
+    rows = tabular.results(out if out.exists() else None, published=published)
+    require(bool(rows), "there must be results to export", f"none in {out}")
+    tabular.export(rows, file)
+    say(console, f"wrote {file}: {len(rows)} rows")
+
+
+@app.command("pack")
+def runs_pack(
+    file: Annotated[Path, typer.Argument(help="The file to write, such as results.jsonl.xz.")],
+    out: Out = Path("out"),
+    published: Annotated[bool, typer.Option(help="Whether to include what comes with the library.")] = False,  # noqa: FBT002
+) -> None:
+    """Put your cells into one compressed file with a checksum, which all commands can read."""
+    places = [out, out / "cells", *([PUBLISHED] if published else [])]
+    cells = list(cells_in(place for place in places if place.exists()))
+    require(bool(cells), "there must be cells to pack", f"none in {out}")
+    say(console, f"wrote {file}: {pack(cells, file)} cells, {file.stat().st_size / 1e6:.2f} MB")

@@ -1,0 +1,134 @@
+"""What the commands share: the console, common options, and how their words are read."""
+
+import re
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Annotated
+
+import torch
+import typer
+from rich.console import Console
+
+from equipoise import plugins
+from equipoise.errors import require
+from equipoise.experiments.paper import Preset
+from equipoise.federated import Precision
+from equipoise.registry import Method, unknown
+
+console = Console()
+
+PresetOption = Annotated[
+    str | None, typer.Option(help="published, if not given: what made the paper's numbers; text: what its text says.")
+]
+Out = Annotated[Path, typer.Option(help="Folder for pictures and for the cells of finished work.")]
+Device = Annotated[str | None, typer.Option(help="cpu or cuda; cpu if not given.")]
+PrecisionOption = Annotated[str | None, typer.Option(help="float32, tf32 or bfloat16; tf32 on a GPU, else float32.")]
+Data = Annotated[Path | None, typer.Option("--data", help="Look here for data first.")]
+JSONFile = Annotated[Path | None, typer.Option("--json", help="Write the numbers to this file.")]
+Rounds = Annotated[int | None, typer.Option(help="Rounds; the task's own if not given.")]
+Yes = Annotated[bool, typer.Option("--yes", help="Compute without asking, however long it takes.")]
+Methods = Annotated[
+    str | None,
+    typer.Option("--methods", help="Methods, separated by commas: rows of the table, or module:name of your own."),
+]
+
+
+def named(kind: str, name: str, known: Iterable[str]) -> str:
+    """The known name that was meant, whatever its case, or an UnknownNameError that lists the nearest ones."""
+    known = list(known)
+    for key in known:
+        if key.casefold() == name.casefold():
+            return key
+    raise unknown(f"{kind} must be a known name", name, known)
+
+
+def read_names(kind: str, text: str, known: Iterable[str]) -> tuple[str, ...]:
+    """Known names, separated by commas."""
+    known = list(known)
+    return tuple(named(kind, part.strip(), known) for part in text.split(","))
+
+
+def read_methods(
+    text: str | None, known: Iterable[str]
+) -> tuple[tuple[str, ...] | None, tuple[tuple[str, Method], ...]]:
+    """The names of methods, separated by commas, and those of them that are the user's own.
+
+    Args:
+        text: What the user wrote.
+        known: The library's names.
+    """
+    if text is None:
+        return None, ()
+    known, names, own = list(known), list[str](), dict[str, Method]()
+    folded = {name.casefold(): name for name in known}
+    for part in (part.strip() for part in text.split(",")):
+        if part.casefold() in folded:
+            names.append(folded[part.casefold()])
+            continue
+        name, method = plugins.find(part)
+        require(name not in known and name not in own, "a method of your own must have a name of its own", repr(name))
+        own[name] = method
+        names.append(name)
+    return tuple(names), tuple(own.items())
+
+
+def read_method(text: str, known: Iterable[str]) -> tuple[str, tuple[tuple[str, Method], ...]]:
+    """The name of one method, and the method itself if it is the user's own."""
+    require("," not in text, "method must be one method", text)
+    names, own = read_methods(text, known)
+    return (names or (text,))[0], own
+
+
+def read_floats(argument: str, text: str) -> list[float]:
+    """Numbers, separated by commas."""
+    try:
+        return [float(part) for part in text.split(",")]
+    except ValueError:
+        raise ValueError(f"{argument} must be numbers separated by commas; found {text!r}") from None
+
+
+def read_integers(argument: str, text: str) -> tuple[int, ...]:
+    """Different whole numbers, separated by commas."""
+    try:
+        numbers = tuple(int(part) for part in text.split(","))
+    except ValueError:
+        raise ValueError(f"{argument} must be whole numbers separated by commas; found {text!r}") from None
+    require(len(set(numbers)) == len(numbers), f"{argument} must differ from each other", repr(text))
+    return numbers
+
+
+def read_preset(name: str | None) -> Preset | None:
+    """A preset."""
+    known: dict[str, Preset] = {"published": "published", "text": "text"}
+    require(name is None or name in known, "preset must be one of published, text", repr(name))
+    return None if name is None else known[name]
+
+
+def read_precision(name: str | None) -> Precision | None:
+    """A precision."""
+    known: dict[str, Precision] = {"float32": "float32", "tf32": "tf32", "bfloat16": "bfloat16"}
+    return None if name is None else known[named("precision", name, known)]
+
+
+def read_device(name: str | None) -> str | None:
+    """A device that is there."""
+    if name is None:
+        return None
+    require(re.fullmatch(r"cpu|cuda(:\d+)?", name) is not None, "device must be cpu, cuda or cuda:N", repr(name))
+    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    there = name == "cpu" or int(name.partition(":")[2] or 0) < count
+    require(there, f"device must be there: torch finds {count or 'no'} GPU{'s' if count > 1 else ''}", name)
+    return name
+
+
+def read_folder(path: Path | None) -> Path | None:
+    """A folder that exists."""
+    require(path is None or path.is_dir(), "data must be a folder that exists", path)
+    return path
+
+
+def check_files(out: Path, **files: Path | None) -> None:
+    """Refuse a file in a folder that is not there, unless it is in the folder for results, which is made."""
+    for option, path in files.items():
+        there = path is None or path.parent.is_dir() or path.absolute().is_relative_to(out.absolute())
+        require(there, f"{option} must be a file in a folder that exists, or in {out}", path)

@@ -1,0 +1,128 @@
+"""`eq.compare`: methods, yours among them, in the tables of the paper."""
+
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from equipoise import plugins
+from equipoise.errors import require
+from equipoise.experiments.item import Request
+from equipoise.registry import Method, resolve
+from equipoise.weighting import Weighting
+
+if TYPE_CHECKING:
+    from equipoise.experiments.paper import Score
+
+__all__ = ["Compared", "compare"]
+
+
+class Compared(NamedTuple):
+    """One number of a table."""
+
+    task: str
+    method: str
+    metric: str
+    mean: float
+    std: float
+    """Over the seeds, of the population."""
+    error: float
+    """The standard error of the mean."""
+    seeds: tuple[int, ...]
+    paper: float | None
+    """The paper's mean, if it has this number."""
+
+
+def compare(
+    methods: Mapping[str, Method | Weighting[Any] | str] | Sequence[str],
+    table: str = "hv",
+    *,
+    seeds: Sequence[int] | None = None,
+    tasks: Sequence[str] | None = None,
+    rounds: int | None = None,
+    out: str | Path = "out",
+    workers: int = 1,
+    quiet: bool = True,
+) -> list[Compared]:
+    """Put methods into a table of the paper; finished runs are kept in `out` and read from there the next time.
+
+    Needs the extra `experiments`.
+
+    Args:
+        methods: Rows of the table by name; your own as `{"mine": MyWeighting()}`, or as "module:name". If all are
+            your own, the table's rows stand beside them.
+        table: "hv" (seven synthetic problems), "digits", "mnist" or "cifar".
+        seeds: Seeds; the table's own if not given.
+        tasks: Problems or federated tasks; all of the table if not given.
+        rounds: Rounds of a federated task, if not its own.
+        out: Folder for results.
+        workers: Processes.
+        quiet: Whether to print nothing.
+
+    Returns:
+        One entry per task, method and metric. `pandas.DataFrame(eq.compare(...))` has named columns.
+
+    Examples:
+        >>> rows = eq.compare({"mine": eq.SmoothTchebycheff(mu=0.1)}, tasks=["VLMOP2"], out=folder)  # doctest: +SKIP
+        >>> sorted((row.mean, row.method) for row in rows if row.metric == "tch")[:3]  # doctest: +SKIP
+    """
+    from rich.console import Console  # noqa: PLC0415 (of an extra)
+
+    known = {"hv", "digits", "mnist", "cifar"}
+    require(table in known, f"table must be one of {', '.join(sorted(known))}", repr(table))
+    own: dict[str, Method] = {}
+    names: list[str] = []
+    for name in methods:
+        found = methods[name] if isinstance(methods, Mapping) else name
+        if isinstance(found, str) and ":" in found:
+            label, method = plugins.find(found)
+            own[name if isinstance(methods, Mapping) else label] = method
+        elif isinstance(methods, Mapping):
+            own[name] = resolve(found)
+        else:
+            names.append(name)
+    request = Request(
+        Console(quiet=quiet),
+        Path(out),
+        yes=True,
+        workers=workers,
+        methods=tuple(names) or None,
+        seeds=None if seeds is None else tuple(seeds),
+        rounds=rounds,
+        own=tuple(own.items()),
+    )
+    return _synthetic(request, tasks) if table == "hv" else _federated(request, table, tasks)
+
+
+def _synthetic(request: Request, tasks: Sequence[str] | None) -> list[Compared]:
+    from equipoise.experiments.synthetic import settings, tables  # noqa: PLC0415
+
+    for task in tasks or ():
+        require(task in settings.PROBLEMS, f"tasks must be among {', '.join(settings.PROBLEMS)}", repr(task))
+    found = []
+    for cell in tables.provide(request, tasks or settings.PROBLEMS, settings.chosen(request)):
+        theirs = None if cell.paper is None else cell.paper.mean
+        for metric, mean, std, paper in (
+            ("tch", cell.tch, math.nan, None),
+            ("hypervolume", cell.mean, cell.std, theirs),
+            ("imbalance", cell.imbalance, math.nan, None),
+        ):
+            error = std / math.sqrt(max(1, len(cell.seeds) - 1))
+            found.append(Compared(cell.problem, cell.method, metric, mean, std, error, cell.seeds, paper))
+    return found
+
+
+def _federated(request: Request, table: str, tasks: Sequence[str] | None) -> list[Compared]:
+    from equipoise.experiments.federated import rows, scores, tables  # noqa: PLC0415
+    from equipoise.experiments.federated.compute import gather  # noqa: PLC0415
+
+    usual = {"digits": rows.DIGITS, "mnist": rows.MNIST, "cifar": rows.CIFAR}[table]
+    found = []
+    for entry in gather(request, f"table-{table}", tables.wanted(request, tasks or usual, rows.ALL)):
+        for metric in scores.METRICS:
+            theirs: Score | None = getattr(entry.paper, metric, None)
+            paper = None if theirs is None or not entry.claimed else theirs.mean
+            mean, std = entry.score(metric)
+            error = std / math.sqrt(max(1, len(entry.seeds) - 1))
+            found.append(Compared(entry.task, entry.name, metric, mean, std, error, entry.seeds, paper))
+    return found

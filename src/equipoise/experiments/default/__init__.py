@@ -1,0 +1,1 @@
+"""Beyond the paper: conversions and the default method beside others."""

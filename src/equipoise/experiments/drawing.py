@@ -1,0 +1,68 @@
+"""How all pictures look: one colour per method, one style, PNG and PDF."""
+
+from pathlib import Path
+
+import matplotlib as mpl
+from matplotlib.figure import Figure
+
+__all__ = ["BLACK", "BLUE", "COLOURS", "RED", "save", "style"]
+
+# Okabe and Ito's colours, which readers of all kinds of colour vision can tell apart, and shades of them.
+BLUE, RED, BLACK = "#0072B2", "#D55E00", "#000000"
+COLOURS: dict[str, str] = {
+    "LS": BLACK,
+    "TCH": RED,
+    "STCH": "#E69F00",
+    "OMDgd-TCH": "#56B4E9",
+    "AdaOMDgd-TCH": BLUE,
+    "OMDeg-TCH": "#8FA6D9",
+    "AdaOMDeg-TCH": "#2B3F8C",
+    "ExcessMTL": "#8C6D1F",
+    "AdaExcessMTL": "#5C4508",
+    "qFFL": "#999999",
+    "PropFair": "#5F5F5F",
+    "FedMGDA+": "#009E73",
+    "FedFV": "#66C2A4",
+    "MGDA": "#009E73",
+    "CR-MOGM": "#00614A",
+    "Moco": "#66C2A4",
+    "EPO": "#CC79A7",
+    "FERERO": "#8E4585",
+    "FERERO (exact)": "#4B1D52",
+    "PMTL": "#5D3A5A",
+    "equipoise": "#8B0A3D",
+}
+"""One colour per method; families share a hue."""
+
+
+def style() -> None:
+    """Settings for pictures that go into a paper."""
+    mpl.rcParams.update(
+        {
+            "font.size": 9,
+            "axes.titlesize": 9,
+            "axes.labelsize": 9,
+            "legend.fontsize": 8,
+            "xtick.labelsize": 8,
+            "ytick.labelsize": 8,
+            "axes.spines.top": False,
+            "axes.spines.right": False,
+            "savefig.dpi": 200,
+            "savefig.bbox": "tight",
+            "pdf.fonttype": 42,
+        }
+    )
+
+
+def save(figure: Figure, folder: Path, name: str) -> list[Path]:
+    """Write a figure as PNG and as PDF.
+
+    Returns:
+        The two paths.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    paths = [folder / f"{name}.png", folder / f"{name}.pdf"]
+    for path in paths:
+        # A fixed date keeps the same picture the same file.
+        figure.savefig(path, metadata={"CreationDate": None} if path.suffix == ".pdf" else None)
+    return paths

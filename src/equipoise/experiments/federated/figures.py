@@ -1,0 +1,337 @@
+"""Pictures of the federated experiments: curves, scatters, boxes, weights. One row or column of panels per task."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
+from numpy.typing import NDArray
+
+from equipoise.experiments.drawing import BLUE, COLOURS, save, style
+from equipoise.experiments.federated.compute import gather
+from equipoise.experiments.federated.rows import MNIST
+from equipoise.experiments.federated.scores import METRICS, Entry, Metric
+from equipoise.experiments.federated.settings import EVERY, METHODS
+from equipoise.experiments.federated.tables import by_task, wanted
+from equipoise.experiments.item import Item, Request
+from equipoise.experiments.render import say, wrote
+
+__all__ = ["all_methods", "boxes", "conversion", "curves", "items", "parity", "weights"]
+
+Tasks = Sequence[tuple[str, Sequence[Entry]]]
+"""Task by task, the methods to be drawn."""
+
+LABELS: dict[Metric, str] = {
+    "accuracy": "average accuracy (%)",
+    "agnostic_loss": "agnostic loss",
+    "accuracy_parity": "accuracy parity (points)",
+}
+MARKERS: dict[str, str] = {
+    "LS": "o", "qFFL": "s", "PropFair": "v", "FedMGDA+": "^", "FedFV": "P", "TCH": "X", "STCH": "d", "EPO": "<",
+    "FERERO": ">", "FERERO (exact)": "*", "ExcessMTL": "h", "AdaExcessMTL": "H",
+    "OMDgd-TCH": "o", "AdaOMDgd-TCH": "D", "OMDeg-TCH": "s", "AdaOMDeg-TCH": "p", "equipoise": "*",
+}  # fmt: skip
+
+_DASHES = {"OMDgd-TCH": "--", "OMDeg-TCH": ":", "ExcessMTL": "--"}
+"""Averages are broken lines: they often lie on each other."""
+LARGEST = 10.0
+"""Weights beyond so many equal shares, or below as small a part of one, have the last colour."""
+
+
+def items() -> dict[str, Item]:
+    """Figures by their names on the command line."""
+    figure = frozenset({"preset", "task", "methods", "seeds", "rounds", "device", "precision", "data"})
+    return {
+        "fig-federated": Item("fig:3", "section 4.2", "Accuracy and agnostic loss of all methods", _fig_all, figure),
+        "fig-conversion": Item("fig:new-in", "section 4.2", "OMD updates and the conversion", _fig_conversion, figure),
+        "fig-curves": Item("fig:5", "appendix B.2", "Worst-client loss over the rounds", _fig_curves, figure),
+        "fig-parity": Item("fig:6", "appendix B.2", "Accuracy against accuracy parity", _fig_parity, figure),
+        "fig-box": Item("fig:7", "appendix B.2", "Box plots of three metrics over the seeds", _fig_box, figure),
+        "fig-weights": Item("-", "-", "The clients' weights over the rounds", _fig_weights, figure),
+    }
+
+
+_SIX = ("LS", "TCH", "OMDgd-TCH", "OMDeg-TCH", "AdaOMDgd-TCH", "AdaOMDeg-TCH")
+_WEIGHTS = ("TCH", "STCH", "FedMGDA+", "ExcessMTL", "OMDgd-TCH", "OMDeg-TCH")
+
+
+def _figure(
+    request: Request,
+    name: str,
+    draw: Callable[[Tasks], Figure],
+    methods: Sequence[str] = METHODS,
+    tasks: Sequence[str] = MNIST,
+) -> None:
+    found = list(by_task(gather(request, name, wanted(request, tasks, methods))))
+    if not found:
+        say(request.console, "there is nothing to draw")
+        return
+    data = "-".join(dict.fromkeys(task.partition("-")[0] for task, _ in found))
+    wrote(request, save(draw(found), request.out, f"{name}-{data}-{request.settings}"))
+
+
+def _fig_all(request: Request) -> None:
+    _figure(request, "fig-federated", all_methods)
+
+
+def _fig_conversion(request: Request) -> None:
+    _figure(request, "fig-conversion", conversion, _SIX, MNIST[:1])
+
+
+def _fig_curves(request: Request) -> None:
+    _figure(request, "fig-curves", curves, _SIX)
+
+
+def _fig_parity(request: Request) -> None:
+    _figure(request, "fig-parity", parity)
+
+
+def _fig_box(request: Request) -> None:
+    _figure(request, "fig-box", boxes)
+
+
+def _fig_weights(request: Request) -> None:
+    _figure(request, "fig-weights", weights, _WEIGHTS)
+
+
+# ------------------------------------------------------------------------------- what is drawn
+def curves(tasks: Tasks) -> Figure:
+    """The worst client's loss over the rounds: mean over the seeds, and a standard deviation around it."""
+    style()
+    figure, grid = _panels(len(tasks), 2, (3.1, 2.1), sharex="row", sharey="row")
+    for (task, entries), row in zip(tasks, grid, strict=True):
+        for axes, part in zip(row, ("train", "test"), strict=True):
+            for entry in entries:
+                rounds, losses = _along(entry) if part == "train" else _curve(entry, "test_loss")
+                mean, std = losses.mean(0), losses.std(0)
+                axes.plot(rounds, mean, **_line(entry.name))
+                if len(losses) > 1:
+                    axes.fill_between(
+                        rounds, np.maximum(mean - std, 1e-3), mean + std,
+                        color=_colour(entry.name), alpha=0.13, lw=0,
+                    )  # fmt: skip
+            _over_rounds(axes)
+            axes.set_title(f"{task}, {_training(entries) if part == 'train' else 'test'}")
+        row[0].set_ylabel("worst client's loss")
+    _legend(figure, tasks, line=True, mark=False)
+    return figure
+
+
+def conversion(tasks: Tasks) -> Figure:
+    """The first seed's worst-client training loss over the rounds, and where the methods end over all seeds."""
+    style()
+    figure, grid = _panels(len(tasks), 2, (3.1, 2.5))
+    for (task, entries), (left, right) in zip(tasks, grid, strict=True):
+        for entry in entries:
+            rounds, losses = _along(entry)
+            left.plot(rounds, losses[0], **_line(entry.name))
+        _over_rounds(left)
+        left.set(ylabel="worst client's training loss")
+        left.set_title(f"{task}, {'' if _training(entries) == 'training' else 'local, '}seed {entries[0].seeds[0]}")
+        _scatter(right, entries)
+        count = len(entries[0].seeds)
+        right.set_title(f"{task}, {count} seed{'s' if count > 1 else ''}")
+        right.set_ylabel(LABELS["accuracy"])
+    _legend(figure, tasks, line=True, mark=True)
+    return figure
+
+
+def parity(tasks: Tasks) -> Figure:
+    """Average accuracy against accuracy parity, which is √(mean over the seeds of the variance)."""
+    style()
+    figure, grid = _panels(1, len(tasks), (2.7, 2.7))
+    for (task, entries), axes in zip(tasks, grid[0], strict=True):
+        _scatter(axes, entries)
+        axes.set_title(task)
+    grid[0, 0].set_ylabel(LABELS["accuracy"])
+    _legend(figure, tasks, line=False, mark=True)
+    return figure
+
+
+def boxes(tasks: Tasks) -> Figure:
+    """Every metric of every method: median, quartiles and range over the seeds."""
+    style()
+    height = 0.2 * max(len(entries) for _, entries in tasks) + 0.5
+    figure, grid = _panels(len(tasks), len(METRICS), (2.3, height), sharey="row")
+    for (task, entries), row in zip(tasks, grid, strict=True):
+        for axes, metric in zip(row, METRICS, strict=True):
+            drawn = axes.boxplot(
+                [entry.values(metric).numpy() for entry in entries],
+                orientation="horizontal", widths=0.65, patch_artist=True, whis=(0, 100),
+                positions=range(len(entries)), manage_ticks=False,
+            )  # fmt: skip
+            for box, median, entry in zip(drawn["boxes"], drawn["medians"], entries, strict=True):
+                box.set(facecolor=_colour(entry.name), alpha=0.85, lw=0.6)
+                median.set(color="white", lw=1.1)
+            _guides(axes)
+            axes.set_xlabel(LABELS[metric])
+        _name_methods(row[0], entries)
+        row[0].set_title(task, loc="left", fontweight="bold")
+    return figure
+
+
+def all_methods(tasks: Tasks) -> Figure:
+    """Average accuracy and agnostic loss of every method, mean ± standard deviation, and the paper's mean."""
+    style()
+    height = 0.19 * max(len(entries) for _, entries in tasks) + 0.5
+    figure, grid = _panels(len(tasks), 2, (3.2, height), sharey="row")
+    compared = False
+    shown: tuple[Metric, ...] = ("accuracy", "agnostic_loss")
+    for (task, entries), row in zip(tasks, grid, strict=True):
+        for axes, metric in zip(row, shown, strict=True):
+            for place, entry in enumerate(entries):
+                mean, std = entry.score(metric)
+                colour = _colour(entry.name)
+                axes.errorbar(mean, place, xerr=std, fmt="o", color=colour, ms=5, lw=1.4, capsize=2)
+                theirs = getattr(entry.paper, metric, None)
+                if theirs is not None and entry.claimed:
+                    compared = True
+                    axes.plot(theirs.mean, place, "|", color="black", ms=9, mew=1.2)
+            _guides(axes)
+            arrow = "→ better" if metric == "accuracy" else "← better"
+            axes.set_xlabel(f"{LABELS[metric]}  ({arrow})")
+        _name_methods(row[0], entries)
+        row[0].set_title(task, loc="left", fontweight="bold")
+    if compared:
+        mark = Line2D([], [], marker="|", color="black", ls="", ms=9, mew=1.2, label="the paper's mean")
+        figure.legend(handles=[mark], loc="outside lower center", frameon=False)
+    return figure
+
+
+def weights(tasks: Tasks) -> Figure:
+    """The weight of every client in the server's step, over the rounds of the first seed; 1 is an equal share."""
+    style()
+    columns = max(len(entries) for _, entries in tasks)
+    figure, grid = _panels(len(tasks), columns, (1.9, 1.55), sharey="row")
+    image = None
+    for (task, entries), row in zip(tasks, grid, strict=True):
+        for axes, entry in zip(row, entries, strict=False):
+            c = np.array(entry.results[0]["coefficients"], dtype=np.float64).T
+            image = axes.imshow(
+                np.log2(np.clip(len(c) * c, 1 / LARGEST, LARGEST)), aspect="auto", cmap="RdBu_r",
+                vmin=-np.log2(LARGEST), vmax=np.log2(LARGEST),
+                extent=(0, EVERY * c.shape[1], len(c) - 0.5, -0.5), interpolation="nearest",
+            )  # fmt: skip
+            axes.set_title(entry.name, color=_colour(entry.name), fontweight=_weight(entry.name))
+            axes.set_yticks(range(0, len(c), max(1, len(c) // 5)))
+            axes.xaxis.set_major_locator(MaxNLocator(3, integer=True))
+            axes.set_xlabel("round")
+        for axes in row[len(entries) :]:
+            axes.set_axis_off()
+        row[0].set_ylabel(f"{task}\nclient")
+    if image is not None:
+        bar = figure.colorbar(
+            image, ax=grid.ravel().tolist(), shrink=0.8, aspect=25, pad=0.01, label="weight of the client × clients"
+        )  # fmt: skip
+        ticks = ("0", "1/4", "1/2", "1", "2", "4", f"{LARGEST:g}")
+        bar.set_ticks([-np.log2(LARGEST), -2, -1, 0, 1, 2, np.log2(LARGEST)], labels=list(ticks))
+    return figure
+
+
+# ------------------------------------------------------------------------------- pieces
+def _panels(rows: int, columns: int, size: tuple[float, float], **shared: Any) -> tuple[Figure, NDArray[np.object_]]:
+    figure = Figure(figsize=(size[0] * columns + 0.3, size[1] * rows + 0.5), layout="constrained")
+    grid: NDArray[np.object_] = figure.subplots(rows, columns, squeeze=False, **shared)
+    return figure, grid
+
+
+def _scatter(axes: Axes, entries: Sequence[Entry]) -> None:
+    # The large marks first, so that they hide no small ones.
+    for entry in sorted(entries, key=lambda entry: not _family(entry.name)):
+        deviation = float(entry.values("accuracy_parity").square().mean().sqrt())
+        axes.plot(deviation, entry.score("accuracy").mean, ls="", **_mark(entry.name))
+    axes.set_xlabel(LABELS["accuracy_parity"])
+    axes.margins(0.08)
+    axes.grid(color="0.9", lw=0.6)
+    axes.set_axisbelow(True)
+
+
+def _curve(entry: Entry, key: str) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    """Rounds (n,) and the values of every seed (S, n)."""
+    curves = [result["curves"][entry.output] for result in entry.results]
+    return np.array(curves[0]["round"]), np.array([curve[key] for curve in curves])
+
+
+def _along(entry: Entry) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    """The worst client's training loss: of the output if it was measured, else of the trajectory, round by round."""
+    if all("round_loss" in result for result in entry.results):
+        losses = np.array([result["round_loss"] for result in entry.results])
+        return np.arange(1, losses.shape[1] + 1), losses
+    return _curve(entry, "train_loss")
+
+
+def _training(entries: Sequence[Entry]) -> str:
+    """Which training loss `_along` is."""
+    measured = not any("round_loss" in result for entry in entries for result in entry.results)
+    return "training" if measured else "local training"
+
+
+def _over_rounds(axes: Axes) -> None:
+    """A logarithmic axis that has enough numbers on it, however short it is."""
+    axes.set_yscale("log")
+    axes.set_xlabel("round")
+    axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))
+    low, high = axes.get_ylim()
+    axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)) if high / low > 6 else MaxNLocator(5))
+    axes.yaxis.set_major_formatter("{x:g}")
+    axes.yaxis.set_minor_locator(NullLocator())
+
+
+def _name_methods(axes: Axes, entries: Sequence[Entry]) -> None:
+    """Methods from top to bottom, the OMD family in its colour."""
+    names = [entry.name for entry in entries]
+    axes.set_yticks(range(len(names)), names)
+    axes.set_ylim(len(names) - 0.4, -0.6)
+    for label, name in zip(axes.get_yticklabels(), names, strict=True):
+        label.set(color=_colour(name) if _family(name) else "black", fontweight=_weight(name))
+
+
+def _guides(axes: Axes) -> None:
+    axes.grid(axis="x", color="0.9", lw=0.6)
+    axes.set_axisbelow(True)
+
+
+def _legend(figure: Figure, tasks: Tasks, *, line: bool, mark: bool) -> None:
+    names = list(dict.fromkeys(entry.name for _, entries in tasks for entry in entries))
+    handles = [
+        Line2D([], [], label=name, **{**_line(name), **({} if line else {"ls": ""}), **(_mark(name) if mark else {})})
+        for name in names
+    ]
+    # Columns as wide as the longest name, so that the legend is never wider than the figure.
+    columns = max(1, int(figure.get_figwidth() / (0.075 * max(map(len, names)) + 0.45)))
+    figure.legend(handles=handles, loc="outside lower center", ncols=min(columns, 5, len(names)), frameon=False)
+
+
+def _mark(name: str) -> dict[str, Any]:
+    own = _family(name)
+    return {
+        "marker": MARKERS.get(name, "o"),
+        "color": _colour(name),
+        "ms": 8 if own else 6,
+        "mec": "black" if own else "white",
+        "mew": 0.7,
+    }
+
+
+def _line(name: str) -> dict[str, Any]:
+    return {
+        "color": _colour(name),
+        "lw": 1.8 if _family(name) else 1.2,
+        "ls": _DASHES.get(name, "-"),
+        "zorder": 3 if _family(name) else 2,
+    }
+
+
+def _colour(name: str) -> str:
+    return COLOURS.get(name, BLUE)
+
+
+def _family(name: str) -> bool:
+    return "OMD" in name
+
+
+def _weight(name: str) -> str:
+    return "bold" if _family(name) else "normal"

@@ -1,0 +1,271 @@
+"""Federated runs and what is kept of them: one cell per trajectory and seed."""
+
+import statistics
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+
+from equipoise import metrics
+from equipoise.errors import NonFiniteLossError, require
+from equipoise.experiments.federated.settings import EVERY, Preference, label_of, reported
+from equipoise.experiments.results import CellStore, Result, Spec
+from equipoise.federated import Curve, Evaluation, Precision, Task, simulate
+from equipoise.federated import Result as Simulated
+from equipoise.identity import digest
+from equipoise.identity import spec as identity
+from equipoise.registry import Method
+
+__all__ = ["Job", "absent", "alike", "attempt", "cell", "run", "scores", "seconds", "spec"]
+
+IMAGES = {"cifar-rotation": 50_000, "cifar-two": 50_000, "cifar-class2": 10_000, "cifar-class5": 25_000}
+"""Of a round, all clients together."""
+_CPU = {"digits": 0.012, "mnist": 8.0}
+_GPU = {"digits": 0.005, "mnist": 0.001}
+"""Seconds per round and seed, for an estimate: on one core, on an H200."""
+
+
+def seconds(job: "Job", device: str) -> float:
+    """About how long a job takes."""
+    on_gpu = device.startswith("cuda")
+    if job.task.data == "cifar10":
+        per_round = IMAGES.get(job.task_name, 50_000) * (4.3e-6 if on_gpu else 5e-3)
+    else:
+        per_round = (_GPU if on_gpu else _CPU).get(job.task.data, 1.0)
+    return len(job.seeds) * job.task.rounds * per_round
+
+
+class Job(NamedTuple):
+    """A trajectory that is to be run: rows with the same weighting share it."""
+
+    task_name: str
+    task: Task
+    method: Method
+    seeds: tuple[int, ...]
+    precision: Precision | None = None
+    preference: Preference | None = None
+    names: tuple[tuple[str, str], ...] = ()
+    """What people call it, and the output that is then reported: several if rows share the trajectory."""
+
+    def spec(self, seed: int) -> Spec:
+        """That of the cell of one seed."""
+        return spec(self.task, self.method, seed, self.precision, self.preference)
+
+    @property
+    def name(self) -> str:
+        """What people call the method."""
+        return "; ".join(name for name, _ in self.names) or type(self.method.weighting).__name__
+
+    @property
+    def labels(self) -> dict[str, str]:
+        """What its cells are called."""
+        task = label_of(self.task_name, self.task)
+        return {"task": task, "method": self.name, "output": "; ".join(output for _, output in self.names)}
+
+    @property
+    def label(self) -> str:
+        """What it is, in a line."""
+        wanted = "" if self.preference is None else f", preference {', '.join(f'{w:g}' for w in self.preference)}"
+        clients = "" if self.method.transform is None else f" of {self.method.transform}"
+        other = "" if self.task.dominance is None else f", {self.task.dominance} loss for dominance"
+        return f"{self.task_name}: {self.method.weighting}{clients}{wanted}, {self.task.loss} loss{other}"
+
+
+def spec(
+    task: Task,
+    method: Method,
+    seed: int,
+    precision: Precision | None = None,
+    preference: Preference | None = None,
+) -> Spec:
+    """Everything that decides a cell's result.
+
+    The device is not part of it, nor whether products are in float32 or TF32: they decide rounding only. What most
+    cells do not have is only named where it is there.
+    """
+    more: Spec = {}
+    if preference is not None:
+        more["preference"] = list(preference)
+    if reported(method) == "own":
+        more["conversion"] = identity(method.conversion)
+    if _costly(task):
+        more["evaluated"] = {"parts": ["test"], "first": True}
+    return {
+        "experiment": "federated",
+        "task": identity(task),
+        "weighting": identity(method.weighting),
+        "transform": identity(method.transform),
+        "seed": seed,
+        "precision": "bfloat16" if precision == "bfloat16" else "float32",
+        "every": _every(task),
+        **more,
+    }
+
+
+def _every(task: Task) -> int:
+    """Every how many rounds the outputs are evaluated: at the end alone where each has to be recalibrated for it."""
+    return task.rounds if _costly(task) and task.batch_norm == "recalibrated" else EVERY
+
+
+def _costly(task: Task) -> bool:
+    """Whether evaluation on all training samples every few rounds would take as long as the rounds."""
+    return task.data == "cifar10"
+
+
+def absent(store: CellStore, jobs: Iterable[Job]) -> list[Job]:
+    """What is still to be run of some jobs: every trajectory once, under the names of all that share it."""
+    found: dict[str, Job] = {}
+    for job in jobs:
+        left = tuple(seed for seed in job.seeds if store.read(job.spec(seed)) is None)
+        if left:
+            key = digest([job.spec(seed) for seed in left])
+            known = found[key].names if key in found else ()
+            found[key] = job._replace(seeds=left, names=tuple(dict.fromkeys((*known, *job.names))))
+    return list(found.values())
+
+
+def alike(jobs: Sequence[Job]) -> list[list[Job]]:
+    """Jobs that differ in their preferences alone, together: they can be one simulation."""
+    groups: dict[str, list[Job]] = {}
+    for job in jobs:
+        same = spec(job.task, job.method, 0, job.precision), job.preference is None
+        groups.setdefault(digest(same), []).append(job)
+    return list(groups.values())
+
+
+def run(
+    store: CellStore,
+    jobs: Sequence[Job],
+    *,
+    device: str = "cpu",
+    folder: Path | None = None,
+    together: int | None = None,
+    deadline: float | None = None,
+    progress: Callable[[int], None] | None = None,
+) -> None:
+    """Run trajectories for their seeds and store a cell for each.
+
+    Args:
+        store: Where cells go; checkpoints of unfinished runs lie beside them.
+        jobs: What to run; they must be `alike`.
+        device: Where.
+        folder: Where to look for data first.
+        together: How many runs at a time; one on a CPU, all on a GPU, if not given.
+        deadline: When to stop, as `time.monotonic` counts.
+        progress: Called after every round with the number of rounds done, over all runs.
+
+    Raises:
+        TimeoutError: The deadline has passed; the rounds done are in a checkpoint, from which the next run goes on.
+    """
+    require(len(alike(jobs)) == 1, "jobs must differ in their preferences alone", lambda: [job.label for job in jobs])
+    first, runs = jobs[0], [(job, seed) for job in jobs for seed in job.seeds]
+    size = together or (len(runs) if device.startswith("cuda") else 1)
+    for start in range(0, len(runs), size):
+        chosen = runs[start : start + size]
+        wanted = [job.preference for job, _ in chosen if job.preference is not None]
+        part = store.folder / "unfinished" / f"{digest([job.spec(seed) for job, seed in chosen])}.npz"
+
+        def count(done: int, start: int = start, many: int = len(chosen)) -> None:
+            if progress is not None:
+                progress(start * first.task.rounds + done * many)
+
+        found = simulate(
+            first.task,
+            first.method,
+            seeds=[seed for _, seed in chosen],
+            preference=wanted or None,
+            folder=folder,
+            device=device,
+            precision=first.precision,
+            evaluate_every=_every(first.task),
+            evaluate_parts=("test",) if _costly(first.task) else ("train", "test"),
+            evaluate_first=_costly(first.task),
+            checkpoint=part,
+            deadline=deadline,
+            progress=count,
+        )
+        where = torch.cuda.get_device_name() if device.startswith("cuda") else ""
+        for k, (job, seed) in enumerate(chosen):
+            store.write(job.spec(seed), cell(found, k), job.labels, where)
+        part.unlink(missing_ok=True)
+
+
+def attempt(store: CellStore, jobs: Sequence[Job], **options: Any) -> list[tuple[Job, NonFiniteLossError]]:
+    """`run`; where a client's loss is lost, the others of the jobs are run by themselves.
+
+    Returns:
+        The jobs that lost a loss and so have no cells.
+    """
+    try:
+        run(store, jobs, **options)
+    except NonFiniteLossError as error:
+        if len(jobs) == 1:
+            return [(jobs[0], error)]
+        return [lost for job in jobs for lost in attempt(store, [job], **options)]
+    return []
+
+
+def cell(found: Simulated, k: int) -> Result:
+    """What is kept of one seed: metrics of every output, curves, and every fifth round's weights.
+
+    Where outputs were evaluated after the first round, their scores then are kept too ("first"). Where they were not
+    evaluated on training samples along the way, the curve's training loss is that of the trajectory: the worst
+    client's of the losses which fed the server in that round; "round_loss" has it for every round.
+    """
+    kept = slice(EVERY - 1, None, EVERY)
+    fed = metrics.agnostic_loss(found.history.losses[:, k].nan_to_num(0.0).cpu())  # an absent client feeds nothing
+    first = {
+        name: scores(point.test, k)
+        for name, points in found.curves.items()
+        for point in points[:1]
+        if point.round == 1 and point.test is not None
+    }
+    along = all(point.train is not None for points in found.curves.values() for point in points)
+    return {
+        "outputs": {
+            name: {"train": scores(found.train[name], k), "test": scores(found.test[name], k)} for name in found.test
+        },
+        "untrained": scores(found.untrained, k),
+        **({"first": first} if first else {}),
+        "curves": {name: _curve(points, k, fed) for name, points in found.curves.items()},
+        **({} if along else {"round_loss": _short(fed)}),
+        "coefficients": _short(found.history.coefficients[kept, k]),
+        "archive": found.history.archive[kept, k].tolist(),
+        "seconds_per_round": statistics.median(found.seconds) / found.test["last"].losses.shape[0],
+    }
+
+
+def _curve(points: Curve, k: int, fed: torch.Tensor) -> dict[str, list[float]]:
+    """The worst client's losses and the accuracy of one seed, over the rounds."""
+    tests = [point.test for point in points if point.test is not None]
+    return {
+        "round": [point.round for point in points],
+        "train_loss": [
+            _short(fed[point.round - 1] if point.train is None else metrics.agnostic_loss(point.train.losses[k]))
+            for point in points
+        ],
+        "test_loss": [_short(metrics.agnostic_loss(test.losses[k])) for test in tests],
+        "test_accuracy": [_short(metrics.average_accuracy(test.correct[k], test.counts[k])) for test in tests],
+    }
+
+
+def scores(of: Evaluation, k: int) -> dict[str, Any]:
+    """The three metrics of one seed, and every client's loss and accuracy."""
+    losses, correct, counts = of.losses[k].cpu(), of.correct[k].cpu(), of.counts[k].cpu()
+    return {
+        "accuracy": _short(metrics.average_accuracy(correct, counts)),
+        "agnostic_loss": _short(metrics.agnostic_loss(losses)),
+        "accuracy_parity": _short(metrics.accuracy_parity(correct, counts)),
+        "client_losses": _short(losses),
+        "client_accuracies": _short(100.0 * correct / counts),
+    }
+
+
+def _short(values: torch.Tensor) -> Any:  # noqa: ANN401
+    """Numbers of six significant digits: cells are read by people too."""
+
+    def cut(x: Any) -> Any:  # noqa: ANN401
+        return [cut(y) for y in x] if isinstance(x, list) else float(f"{x:.6g}")
+
+    return cut(values.tolist())

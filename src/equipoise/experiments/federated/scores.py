@@ -1,0 +1,202 @@
+"""The federated tables as numbers: cells on one side, what the paper prints on the other."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal, NamedTuple
+
+import torch
+from torch import Tensor
+
+from equipoise.experiments import paper
+from equipoise.experiments.federated import settings
+from equipoise.experiments.federated.rows import Wanted
+from equipoise.experiments.federated.settings import SEEDS, Output, seeds_of
+from equipoise.experiments.paper import Preset, Score, Scores, SomeScores
+from equipoise.experiments.results import CellStore, Result
+from equipoise.federated import Precision
+
+__all__ = [
+    "HEADS", "METRICS", "OUTPUTS", "PARTS", "Entry", "Paired", "as_json", "entries_of", "paired", "score",
+]  # fmt: skip
+
+Metric = Literal["accuracy", "agnostic_loss", "accuracy_parity"]
+Part = Literal["train", "test"]
+
+METRICS: tuple[Metric, ...] = ("accuracy", "agnostic_loss", "accuracy_parity")
+HEADS: dict[Metric, str] = {
+    "accuracy": "accuracy ↑",
+    "agnostic_loss": "agnostic loss ↓",
+    "accuracy_parity": "accuracy parity ↓",
+}
+"""The metrics as heads of columns."""
+OUTPUTS: tuple[Output, ...] = ("last", "average", "adaptive")
+PARTS: tuple[Part, ...] = ("test", "train")
+ALLOWED = 2.0
+"""A cell counts as the paper's if it is within so many of its standard deviations."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A method on a task, over the seeds.
+
+    Attributes:
+        task: The task's name.
+        name: The method's.
+        output: Which output of its trajectory it reports.
+        seeds: One per result.
+        results: What the cells hold.
+        paper: What the paper prints, if it has this row.
+        claimed: Whether that can be compared: settings and rounds are the paper's.
+    """
+
+    task: str
+    name: str
+    output: Output
+    seeds: tuple[int, ...]
+    results: tuple[Result, ...]
+    paper: Scores | SomeScores | None
+    claimed: bool
+
+    @property
+    def outputs(self) -> tuple[Output, ...]:
+        """Those that its trajectory has."""
+        return (*OUTPUTS, "own") if self.output == "own" else OUTPUTS
+
+    def on(self, seeds: Iterable[int]) -> "Entry":
+        """The same with fewer seeds, in their order here."""
+        kept = {seed: result for seed, result in zip(self.seeds, self.results, strict=True) if seed in set(seeds)}
+        return replace(self, seeds=tuple(kept), results=tuple(kept.values()))
+
+    def less(self, other: "Entry") -> dict[Metric, Tensor]:
+        """All metrics less another's on the seeds that both have, (S,) float64; none if there is no such seed."""
+        a, b = self.on(other.seeds), other.on(self.seeds)
+        return {metric: a.values(metric) - b.values(metric) for metric in METRICS} if a.seeds else {}
+
+    def values(self, metric: Metric, output: Output | None = None, part: Part = "test") -> Tensor:
+        """A metric of every seed, (S,) float64; by default of the output that the method reports."""
+        name = self.output if output is None else output
+        return torch.tensor([r["outputs"][name][part][metric] for r in self.results], dtype=torch.float64)
+
+    def score(self, metric: Metric, output: Output | None = None, part: Part = "test") -> Score:
+        """Mean and standard deviation (of the population) of a metric over the seeds."""
+        return score(self.values(metric, output, part))
+
+    def deviations(self, metric: Metric) -> float | None:
+        """Ours minus the paper's mean, in units of the paper's standard deviation; None where nothing is claimed."""
+        theirs: Score | None = getattr(self.paper, metric, None)
+        if theirs is None or not self.claimed:
+            return None
+        return (self.score(metric).mean - theirs.mean) / theirs.std
+
+    def within(self, metric: Metric) -> bool | None:
+        """Whether that is at most two; None where nothing is claimed."""
+        away = self.deviations(metric)
+        return None if away is None else abs(away) <= ALLOWED
+
+    @property
+    def seconds(self) -> float:
+        """Seconds per round and seed."""
+        return float(torch.tensor([r["seconds_per_round"] for r in self.results], dtype=torch.float64).mean())
+
+
+class Paired(NamedTuple):
+    """The difference of a method to another on the same seeds: what the draw of the classes does to both cancels."""
+
+    task: str
+    method: str
+    base: str
+    """The other method."""
+    metric: Metric
+    ours: Score
+    """Mean and standard deviation over the seeds of the differences."""
+    paper: float
+    """The difference of the paper's means."""
+
+    @property
+    def within(self) -> bool:
+        """Whether the paper's difference is within two standard deviations of ours."""
+        return abs(self.ours.mean - self.paper) <= ALLOWED * self.ours.std
+
+
+def score(values: Tensor) -> Score:
+    """Mean and standard deviation, of the population."""
+    return Score(float(values.mean()), float(values.std(correction=0)))
+
+
+def entries_of(
+    store: CellStore,
+    wanted: Iterable[Wanted],
+    seeds: Sequence[int] | None,
+    preset: Preset,
+    precision: Precision | None = None,
+) -> list[Entry]:
+    """What there are cells of.
+
+    Args:
+        store: Where the cells are.
+        wanted: The rows.
+        seeds: A row is shown if all of these have a cell. If they are not given, those of the task; on CIFAR-10,
+            where runs are long, a row is shown with as many of the paper's ten as there are.
+        preset: Of the rows. The paper is compared with `published`, at the task's own rounds.
+        precision: Of the layers' products, if not the task's own.
+    """
+    found = []
+    for one in wanted:
+        whole = one.task_name.startswith("cifar") and seeds is None
+        asked = (SEEDS if whole else seeds_of(one.task_name)) if seeds is None else tuple(seeds)
+        results = one.found(store, asked, precision)
+        if results and (whole or len(results) == len(asked)):
+            claimed = preset == "published" and one.task.rounds == settings.tasks(preset)[one.task_name].rounds
+            theirs = paper.known(one.task_name, one.name)
+            of = tuple(results), tuple(results.values())
+            found.append(Entry(one.task_name, one.name, one.row.output, *of, theirs, claimed))
+    return found
+
+
+def paired(found: Iterable[Entry], bases: Mapping[str, str] | None = None) -> list[Paired]:
+    """Differences of methods to others on the seeds that both have, where both have been compared with the paper.
+
+    Args:
+        found: All of them.
+        bases: By method, the other one; LS for every method if not given.
+    """
+    found = [entry for entry in found if entry.paper is not None and entry.claimed]
+    by_name = {(entry.task, entry.name): entry for entry in found}
+    differences = []
+    for entry in found:
+        other = by_name.get((entry.task, "LS" if bases is None else bases.get(entry.name, "")))
+        if other is None or entry is other:
+            continue
+        for metric, values in entry.less(other).items():
+            mine, its = (getattr(one.paper, metric) for one in (entry, other))
+            if mine is not None and its is not None:
+                names = entry.name, other.name
+                differences.append(Paired(entry.task, *names, metric, score(values), mine.mean - its.mean))
+    return differences
+
+
+def as_json(found: Iterable[Entry], preset: Preset) -> list[dict[str, Any]]:
+    """The table as a list of plain records, one per task, method and metric."""
+    records = []
+    for entry in found:
+        for metric in METRICS:
+            theirs: Score | None = getattr(entry.paper, metric, None)
+            mean, std = entry.score(metric)
+            records.append(
+                {
+                    "task": entry.task,
+                    "method": entry.name,
+                    "output": entry.output,
+                    "metric": metric,
+                    "mean": mean,
+                    "std": std,
+                    "paper_mean": None if theirs is None else theirs.mean,
+                    "paper_std": None if theirs is None else theirs.std,
+                    "deviations": entry.deviations(metric),
+                    "within": entry.within(metric),
+                    "preset": preset,
+                    "seeds": list(entry.seeds),
+                    "outputs": {output: entry.score(metric, output)._asdict() for output in entry.outputs},
+                }
+            )
+    return records

@@ -1,0 +1,74 @@
+"""The federated experiments on a machine that has torch, numpy and scipy alone:
+
+    python -m equipoise.experiments.headless mnist-rotation mnist-class2 --data data --out cells --device cuda
+    python -m equipoise.experiments.headless table-cifar table-stch --data data --out cells --device cuda --limit-s 500
+
+A name is a task (all rows of tab:3) or a table on CIFAR-10 (what it is made of). Cells go to the folder named;
+`equipoise runs import` takes them from there. What is there already is not run again, and a run that the time limit
+cuts short goes on from its checkpoint the next time. A run in which a client's loss is not finite is left out.
+"""  # noqa: D415
+
+import argparse
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from equipoise.errors import require
+from equipoise.experiments.federated import rows, runs, settings
+from equipoise.experiments.federated.rows import Wanted
+from equipoise.experiments.results import CellStore
+from equipoise.registry import unknown
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Run what has no cell yet."""
+    parser = argparse.ArgumentParser(prog="python -m equipoise.experiments.headless")
+    parser.add_argument("names", nargs="+", help="tasks, or tables on CIFAR-10: " + ", ".join(rows.GROUPS))
+    parser.add_argument("--methods", help="separated by commas; all rows if not given")
+    parser.add_argument("--seeds", help="separated by commas; the task's own if not given")
+    parser.add_argument("--preset", choices=("published", "text"), default="published")
+    parser.add_argument("--rounds", type=int)
+    parser.add_argument("--data", type=Path)
+    parser.add_argument("--out", type=Path, default=Path("cells"))
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--precision", choices=("float32", "tf32", "bfloat16"))
+    parser.add_argument("--limit-s", type=float, help="stop after so many seconds")
+    chosen = parser.parse_args(arguments)
+    require(chosen.data is None or chosen.data.is_dir(), "data must be a folder that exists", chosen.data)
+    deadline = None if chosen.limit_s is None else time.monotonic() + chosen.limit_s
+    store = CellStore(chosen.out, ())
+    seeds = tuple(int(seed) for seed in chosen.seeds.split(",")) if chosen.seeds else None
+    asked = [one.job(seeds or settings.seeds_of(one.task_name), chosen.precision) for one in _wanted(chosen)]
+    for jobs in runs.alike(runs.absent(store, asked)):
+        label = "; ".join(f"{job.label}: seeds {', '.join(map(str, job.seeds))}" for job in jobs)
+        began = time.monotonic()
+        if deadline is not None and began >= deadline:
+            print("time is up: what is left was not begun", flush=True)
+            sys.exit(3)
+        try:
+            lost = runs.attempt(store, jobs, device=chosen.device, folder=chosen.data, deadline=deadline)
+        except TimeoutError as error:
+            print(f"{label}: {error}; kept in {store.folder / 'unfinished'}", flush=True)
+            sys.exit(3)
+        for job, why in lost:
+            print(f"left out: {job.label}: {why}", flush=True)
+        print(f"{label}: {time.monotonic() - began:.1f} s", flush=True)
+
+
+def _wanted(chosen: argparse.Namespace) -> Iterator[Wanted]:
+    """The rows that were asked for, in the order of the names."""
+    methods = chosen.methods.split(",") if chosen.methods else None
+    for name in chosen.names:
+        if name in rows.GROUPS:
+            yield from rows.wanted(name, chosen.preset, chosen.rounds, methods)
+        elif name in settings.tasks():
+            task = settings.sized(settings.tasks(chosen.preset)[name], chosen.rounds)
+            for method in methods or rows.ALL:
+                yield Wanted(name, task, settings.row(method, name, chosen.preset))
+        else:
+            raise unknown("name must be a task or a table on CIFAR-10", name, (*settings.tasks(), *rows.GROUPS))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,147 @@
+"""Running what is missing: how long it takes, whether the user agrees, and processes that store finished cells."""
+
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from multiprocessing import get_context, parent_process
+from multiprocessing.process import BaseProcess
+from typing import TypeVar
+
+import torch
+from rich.prompt import Confirm
+
+from equipoise.experiments.item import Request
+from equipoise.experiments.render import bar, say
+from equipoise.experiments.results import CellStore, Finished, Spec
+
+__all__ = ["WITHOUT_ASKING", "agreed", "compute", "duration", "fill", "say_read"]
+
+T = TypeVar("T")
+
+WITHOUT_ASKING = 60.0
+"""Seconds of work that are done without asking."""
+WORKERS = 2
+
+
+def fill(
+    request: Request,
+    tasks: Sequence[T],
+    run: Callable[[T], Iterable[Finished]],
+    seconds: Callable[[T], float],
+    asked: Sequence[Spec],
+    lacking: int,
+) -> None:
+    """Say what there is, ask if the rest takes long, and compute it with a progress bar.
+
+    Args:
+        request: What the user asked for.
+        tasks: What is missing, in pieces that one process computes at a time.
+        run: What computes a piece.
+        seconds: How long a piece takes one process.
+        asked: The specifications of everything that was asked for.
+        lacking: How many of them have no cell.
+    """
+    store, console = request.store, request.console
+    workers = WORKERS if request.workers is None else request.workers
+    at_once = min(workers, os.cpu_count() or 1, max(1, len(tasks)))
+    if not tasks or not agreed(request, sum(map(seconds, tasks)) / at_once, lacking):
+        say_read(request, asked, lacking, made=0)
+        return
+    say_read(request, asked, lacking, made=lacking)
+    started = time.perf_counter()
+    with bar(console) as shown:
+        job = shown.add_task("computing", total=len(tasks))
+        for _ in compute(store, tasks, run, workers):
+            shown.advance(job)
+    say(console, f"computed in {time.perf_counter() - started:.0f} s; kept in {store.folder}")
+
+
+def say_read(request: Request, asked: Sequence[Spec], lacking: int, made: int) -> None:
+    """Say how many runs are read and from where, and how many are made now; nothing if none is read."""
+    found = [spec for spec in asked if request.store.read(spec) is not None] if lacking else list(asked)
+    if found:
+        places = " and ".join(sorted({str(request.store.source(spec)) for spec in found}))
+        say(request.console, f"{len(found)} of {len(asked)} runs read from {places}, {made} made now")
+
+
+def agreed(request: Request, seconds: float, runs: int, otherwise: str = "") -> bool:
+    """Say how long something takes; above a minute ask first, unless the user has agreed with --yes.
+
+    Without a terminal to ask on, the answer is no.
+
+    Args:
+        request: What the user asked for.
+        seconds: An estimate.
+        runs: How many runs are missing.
+        otherwise: What else the user could do.
+    """
+    told = f"{runs} runs are missing; they take about {duration(seconds)} here"
+    if seconds <= WITHOUT_ASKING or request.yes:
+        say(request.console, f"{told}, and are made now; what is finished is kept in {request.store.folder}")
+        return True
+    hint = f" {otherwise}" if otherwise else ""
+    if request.console.is_terminal and sys.stdin.isatty():
+        say(request.console, f"{told}.{hint}")
+        return Confirm.ask("Make them now?", console=request.console, default=False)
+    say(request.console, f"{told}, and are not made: say --yes to make them.{hint}")
+    return False
+
+
+def duration(seconds: float) -> str:
+    """A time in words.
+
+    Examples:
+        >>> from equipoise.experiments.jobs import duration
+        >>> [duration(t) for t in (3, 100, 4000, 400_000)]
+        ['3 s', '2 minutes', '1.1 hours', '4.6 days']
+    """
+    for unit, length, digits in (("days", 86_400, 1), ("hours", 3600, 1), ("minutes", 60, 0)):
+        if seconds >= 1.5 * length or (unit == "hours" and seconds >= length):
+            return f"{seconds / length:.{digits}f} {unit}"
+    return f"{max(1, round(seconds))} s"
+
+
+def compute(store: CellStore, tasks: Sequence[T], run: Callable[[T], Iterable[Finished]], workers: int) -> Iterator[T]:
+    """Run tasks and store their cells; yields each task when its cells are in place.
+
+    Args:
+        store: Where cells go.
+        tasks: What to run.
+        run: What runs one of them, in a process of its own if there are several workers.
+        workers: Processes.
+    """
+    if workers <= 1 or len(tasks) <= 1:
+        for task in tasks:
+            _keep(store, run(task))
+            yield task
+        return
+    with ProcessPoolExecutor(workers, mp_context=get_context("spawn"), initializer=_start_worker) as pool:
+        pending = {pool.submit(run, task): task for task in tasks}
+        try:
+            for future in as_completed(pending):
+                _keep(store, future.result())
+                yield pending[future]
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+
+
+def _keep(store: CellStore, cells: Iterable[Finished]) -> None:
+    for spec, result, names in cells:
+        store.write(spec, result, names)
+
+
+def _start_worker() -> None:
+    torch.set_num_threads(1)
+    parent = parent_process()
+    if parent is not None:
+        # A parent that was killed cannot end its workers, and they would wait for work for ever.
+        threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
+
+
+def _end_with(parent: BaseProcess) -> None:
+    parent.join()
+    os._exit(1)

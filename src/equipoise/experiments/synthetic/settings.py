@@ -1,0 +1,365 @@
+"""Section 4.1 and appendix B.1 of the paper: what is run on the synthetic problems, and the numbers that come of it.
+
+The settings are data. Two presets: `published`, what produced the paper's table, and `text`, what the
+paper's text says. Where they differ is explained in docs/synthetic.md.
+"""
+
+import math
+import statistics
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import torch
+
+from equipoise import metrics, preference
+from equipoise.conversion import Adaptive, Average, Conversion, Last
+from equipoise.errors import require
+from equipoise.experiments import paper
+from equipoise.experiments.item import Request
+from equipoise.experiments.paper import Preset
+from equipoise.experiments.results import CellStore, Finished, Result, Spec
+from equipoise.identity import digest
+from equipoise.identity import spec as identity
+from equipoise.problems import F6, KnownFront, problems
+from equipoise.registry import Method, unknown
+from equipoise.simplex import Entropic, Euclidean
+from equipoise.solver import Run, solve_many
+from equipoise.weighting import (
+    EPO,
+    FERERO,
+    MGDA,
+    OMD,
+    PMTL,
+    DualDescent,
+    ExcessRisk,
+    Linear,
+    MoCo,
+    Momentum,
+    Reweighted,
+    SmoothTchebycheff,
+    Tchebycheff,
+    Weighting,
+)
+
+SEEDS = (0, 19, 42)
+STEPS = 1000
+PREFERENCES = 10
+PROBLEMS = ("VLMOP2", "F1", "F2", "F3", "F4", "F5", "F6")
+
+STEP_SIZE = 0.02
+"""Of methods that the paper has no row of."""
+
+_FIRST_TOLERANCES = {"TCH": (0.001, 0.02), "FERERO": (0.002, 0.02), "Moco": (0.003, 0.003)}
+
+
+def tolerance(method: str, problem: str) -> float | None:
+    """How far a cell's mean may be from the paper's; None where nothing is claimed."""
+    if method == "ExcessMTL":
+        return None
+    on_vlmop2, elsewhere = _FIRST_TOLERANCES.get(method, (0.001, 0.001))
+    return on_vlmop2 if problem == "VLMOP2" else elsewhere
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One row of the table.
+
+    Attributes:
+        method: The paper's name.
+        weighting: The weighting.
+        conversion: The output that is reported.
+        step_size: η_θ.
+    """
+
+    method: str
+    weighting: Weighting[Any]
+    conversion: Conversion[Any]
+    step_size: float
+
+
+def settings(preset: Preset) -> tuple[Setting, ...]:
+    """The rows of tab:hv, in its order."""
+    gd, eg = OMD(1.0, Euclidean()), OMD(1.0, Entropic())
+    shared = (
+        Setting("OMDgd-TCH", gd, Average(), 0.02),
+        Setting("AdaOMDgd-TCH", gd, Adaptive(), 0.02),
+        Setting("OMDeg-TCH", eg, Average(), 0.02),
+        Setting("AdaOMDeg-TCH", eg, Adaptive(), 0.02),
+    )
+    references = tuple(tuple(row) for row in preference.linspace(PREFERENCES).tolist())
+    if preset == "published":
+        classical = MGDA(margin=0.001)
+        epo = EPO(target="direct", normalize=False, scale=False, floor=1e-3, fallback="preference")
+        return (
+            Setting("LS", Linear(), Last(), 0.01),
+            Setting("TCH", Tchebycheff(scale="unit"), Last(), 0.01),
+            Setting("STCH", SmoothTchebycheff(0.01), Last(), 0.01),
+            *shared,
+            Setting("ExcessMTL", ExcessRisk(1.0, weigh="gradients"), Last(), 0.02),
+            Setting("EPO", Reweighted(epo), Last(), 0.01),
+            Setting(
+                "FERERO", Reweighted(FERERO(solver=DualDescent(), target="direct"), coefficients=False), Last(), 0.01
+            ),
+            Setting("MGDA", classical, Last(), 0.02),
+            Setting("CR-MOGM", Momentum(classical, rule="released", pool=(-2,)), Last(), 0.02),
+            Setting("Moco", MoCo(1.0), Last(), 0.02),
+            Setting("PMTL", Reweighted(PMTL(references, wait=True, target="direct")), Last(), 0.01),
+        )
+    return (
+        Setting("LS", Linear(), Last(), 0.01),
+        Setting("TCH", Tchebycheff(), Last(), 0.01),
+        Setting("STCH", SmoothTchebycheff(0.01), Last(), 0.02),
+        *shared,
+        Setting("ExcessMTL", ExcessRisk(1.0), Last(), 0.02),
+        Setting("EPO", EPO(), Last(), 0.01),
+        Setting("FERERO", FERERO(), Last(), 0.01),
+        Setting("MGDA", MGDA(), Last(), 0.02),
+        Setting("CR-MOGM", Momentum(MGDA()), Last(), 0.02),
+        Setting("Moco", MoCo(1.0), Last(), 0.02),
+        Setting("PMTL", PMTL(references), Last(), 0.01),
+    )
+
+
+def chosen(request: Request, rows: Sequence[Setting] | None = None) -> list[Setting]:
+    """The rows that a request asks for: those it names, or all, and the user's own methods after them.
+
+    Raises:
+        UnknownNameError: A name is no row of the table.
+    """
+    known = {row.method: row for row in (settings(request.settings) if rows is None else rows)}
+    own = dict(request.own)
+    named = [name for name in request.methods or () if name not in own]
+    for name in named:
+        if name not in known:
+            raise unknown("method must be a row of the table, or module:name of your own", name, known)
+    return [*(known[name] for name in named or known), *(own_row(name, method) for name, method in own.items())]
+
+
+def own_row(name: str, method: Method) -> Setting:
+    """A row for a method that the paper does not have."""
+    require(method.transform is None, f"{name} must have no transform: that is for clients", method.transform)
+    return Setting(name, method.weighting, method.conversion, STEP_SIZE)
+
+
+def both_step_sizes(preset: Preset) -> list[Setting]:
+    """Every row with either step size, for the claim that it makes no difference."""
+    return [
+        replace(row, method=f"{row.method} η={eta}", step_size=eta) for row in settings(preset) for eta in (0.01, 0.02)
+    ]
+
+
+def excess_settings() -> list[Setting]:
+    """ExcessMTL with many settings, for the claim that its result is no artefact of them."""
+    return [
+        Setting(f"η_λ={lam:g}, η={eta}", ExcessRisk(lam), Last(), eta)
+        for lam in (0.01, 0.1, 1.0, 10.0)
+        for eta in (0.01, 0.02)
+    ]
+
+
+def problem_of(name: str, preset: Preset) -> KnownFront:
+    """A problem as the preset has it."""
+    return F6(quartic=True) if preset == "published" and name == "F6" else problems()[name]
+
+
+def cell_spec(preset: Preset, problem: str, row: Setting, seed: int) -> Spec:
+    """Everything that decides a cell's result."""
+    return {
+        "experiment": "synthetic",
+        "problem": identity(problem_of(problem, preset)),
+        "weighting": identity(row.weighting),
+        "conversion": identity(row.conversion),
+        "step_size": row.step_size,
+        "steps": STEPS,
+        "preferences": PREFERENCES,
+        "seed": seed,
+    }
+
+
+class Task(NamedTuple):
+    """What one process computes: some rows on one problem."""
+
+    preset: Preset
+    problem: str
+    rows: tuple[Setting, ...]
+    seeds: tuple[int, ...] = SEEDS
+
+    @property
+    def seconds(self) -> float:
+        """About how long it takes one process."""
+        trajectories = {_trajectory(row): row for row in self.rows}
+        return len(self.seeds) / len(SEEDS) * sum(_SLOW.get(row.method, 0.5) for row in trajectories.values())
+
+
+def _trajectory(row: Setting) -> str:
+    return digest([identity(row.weighting), row.step_size])
+
+
+def run_task(task: Task) -> list[Finished]:
+    """The cells of a task. Rows that share a trajectory are run once."""
+    problem = problem_of(task.problem, task.preset)
+    w = preference.linspace(PREFERENCES)
+    runs: dict[str, Run] = {}
+    for row in task.rows:
+        key = _trajectory(row)
+        known = runs[key].conversions if key in runs else {}
+        runs[key] = Run(row.weighting, {**known, row.method: row.conversion}, row.step_size)
+    found = solve_many(problem, w, runs, seeds=task.seeds, steps=STEPS, on_nonfinite="keep")
+    cells = []
+    for row in task.rows:
+        solution = found[_trajectory(row)]
+        losses = solution.losses[row.method].to(torch.float64)
+        for k, seed in enumerate(task.seeds):
+            result: Result = {
+                "losses": losses[k].tolist(),
+                "hypervolume": float(metrics.hypervolume(losses[k], problem.reference)),
+                "diverged": int(solution.diverged[k].sum()),
+            }
+            names = {"task": task.problem, "method": row.method}
+            cells.append(Finished(cell_spec(task.preset, task.problem, row, seed), result, names))
+    return cells
+
+
+class TableCell(NamedTuple):
+    """A method on a problem, over the seeds."""
+
+    method: str
+    problem: str
+    seeds: tuple[int, ...]
+    mean: float
+    std: float
+    tch: float
+    """Mean over seeds and preferences of max_i w_i f_i."""
+    imbalance: float
+    diverged: int
+    losses: list[list[list[float]]]
+
+    @property
+    def error(self) -> float:
+        """The standard error of the mean."""
+        return self.std / math.sqrt(max(1, len(self.seeds) - 1))
+
+    @property
+    def paper(self) -> paper.Score | None:
+        """The paper's mean and standard deviation, if it has this row."""
+        row = paper.HYPERVOLUMES.get(self.method)
+        return None if row is None else row[PROBLEMS.index(self.problem)]
+
+    @property
+    def within(self) -> bool | None:
+        """Whether the mean is as close to the paper's as is claimed; None where nothing is."""
+        allowed = tolerance(self.method, self.problem)
+        if allowed is None or self.paper is None or self.seeds != SEEDS:
+            return None
+        return abs(self.mean - self.paper.mean) <= allowed
+
+
+def missing(
+    store: CellStore, preset: Preset, names: Sequence[str], rows: Iterable[Setting], seeds: Sequence[int] = SEEDS
+) -> list[Task]:
+    """What is still to be computed, as tasks of about the same length: rows that lack the same seeds together."""
+    tasks = []
+    for name in names:
+        parts: dict[tuple[bool, tuple[int, ...]], list[Setting]] = {}
+        for row in rows:
+            left = tuple(seed for seed in seeds if store.read(cell_spec(preset, name, row, seed)) is None)
+            if left:
+                parts.setdefault((row.method in _SLOW, left), []).append(row)
+        tasks += [Task(preset, name, tuple(part), left) for (_, left), part in parts.items()]
+    return sorted(tasks, key=lambda task: -task.seconds)
+
+
+_SLOW = {"FERERO": 3.0, "PMTL": 3.0, "EPO": 3.0}
+"""Seconds on one problem for all seeds; half a second if a method is not here."""
+
+
+def table(
+    store: CellStore,
+    preset: Preset,
+    names: Sequence[str] = PROBLEMS,
+    rows: Sequence[Setting] | None = None,
+    seeds: Sequence[int] = SEEDS,
+) -> list[TableCell]:
+    """The table from the cells, row by row; by default the rows of tab:hv."""
+    cells = []
+    for row in settings(preset) if rows is None else rows:
+        for name in names:
+            found = [store.read(cell_spec(preset, name, row, seed)) for seed in seeds]
+            results = [result for result in found if result is not None]
+            if len(results) == len(seeds):
+                cells.append(table_cell(row.method, name, seeds, results))
+    return cells
+
+
+def table_cell(method: str, problem: str, seeds: Sequence[int], results: Sequence[Result]) -> TableCell:
+    """The numbers of a method on a problem, from one result per seed."""
+    volumes = torch.tensor([r["hypervolume"] for r in results], dtype=torch.float64)
+    losses = [r["losses"] for r in results]
+    values = metrics.tch(torch.tensor(losses, dtype=torch.float64), preference.linspace(PREFERENCES))
+    return TableCell(
+        method,
+        problem,
+        tuple(seeds),
+        float(volumes.mean()),
+        float(volumes.std(correction=0)),
+        float(values.nanmean()),
+        _imbalance(losses),
+        sum(r["diverged"] for r in results),
+        losses,
+    )
+
+
+def on_other_rays(preset: Preset) -> str:
+    """Which methods a preset has look for another point than the one that is measured; empty if none does."""
+    weightings = {row.method: row.weighting for row in settings(preset)}
+    inner = {name: one.inner for name, one in weightings.items() if isinstance(one, Reweighted)}
+    names = [name for name, one in inner.items() if getattr(one, "target", "inverse") == "direct"]
+    if not names:
+        return ""
+    return (
+        f"{', '.join(names[:-1])} and {names[-1]} look for f ∝ w in the preset {preset}, as in the paper's runs, not "
+        "for f ∝ 1/w: they are far off the ray by their settings, not for want of steps; --preset text has f ∝ 1/w"
+    )
+
+
+def without_claim(cells: Sequence[TableCell]) -> str:
+    """Which cells are not counted, and why; empty if all are."""
+    free = [(cell, cell.paper.mean) for cell in cells if cell.method == "ExcessMTL" and cell.paper is not None]
+    if not free:
+        return ""
+    far, theirs = max(free, key=lambda pair: abs(pair[0].mean - pair[1]))
+    return (
+        f"; no claim is made for the {len(free)} of ExcessMTL, which by its definition gives {far.mean:.3f} on "
+        f"{far.problem}, where the paper has {theirs:.3f}, and no setting comes near that: equipoise reproduce "
+        "table-excess"
+    )
+
+
+def _imbalance(losses: list[list[list[float]]]) -> float:
+    """The median over seeds and preferences of largest/smallest w_i f_i − 1; what diverged does not count."""
+    values = metrics.imbalance(torch.tensor(losses, dtype=torch.float64), preference.linspace(PREFERENCES))
+    numbers: list[float] = [value for value in values.flatten().tolist() if not math.isnan(value)]
+    return statistics.median(numbers) if numbers else math.nan
+
+
+def as_json(cells: Sequence[TableCell], preset: Preset) -> list[dict[str, Any]]:
+    """The table as a list of plain records."""
+    return [
+        {
+            "method": cell.method,
+            "problem": cell.problem,
+            "mean": cell.mean,
+            "std": cell.std,
+            "error": cell.error,
+            "seeds": list(cell.seeds),
+            "paper_mean": None if cell.paper is None else cell.paper.mean,
+            "paper_std": None if cell.paper is None else cell.paper.std,
+            "preset": preset,
+            "within": cell.within,
+            "tch": cell.tch if math.isfinite(cell.tch) else None,
+            "imbalance": cell.imbalance if math.isfinite(cell.imbalance) else None,
+            "diverged": cell.diverged,
+        }
+        for cell in cells
+    ]

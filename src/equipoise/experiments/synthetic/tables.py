@@ -1,0 +1,133 @@
+"""What `equipoise reproduce` prints of the synthetic problems: tab:hv, and two claims of the appendix."""
+
+from collections.abc import Callable, Iterator, Sequence
+
+from rich import box
+from rich.table import Table
+
+from equipoise.experiments import jobs
+from equipoise.experiments.item import Item, Request
+from equipoise.experiments.render import MARKS, say, wrote_json
+from equipoise.experiments.synthetic import settings
+from equipoise.experiments.synthetic.settings import Setting, TableCell
+
+__all__ = ["items", "provide"]
+
+
+def items() -> dict[str, Item]:
+    """Tables by their names on the command line."""
+    takes = frozenset({"preset", "workers", "json_file", "methods", "seeds"})
+    return {
+        "table-hv": Item("tab:hv", "appendix B", "Hypervolumes of 14 methods on 7 problems", _table_hv, takes),
+        "table-step-size": Item(
+            "-", "appendix B.1", "Claim: η_θ = 0.01 or 0.02 makes no difference", _table_step_size, takes
+        ),
+        "table-excess": Item(
+            "-", "section 4.1", "Claim: ExcessMTL's result is no artefact of its settings", _table_excess, takes
+        ),
+    }
+
+
+def provide(request: Request, problems: Sequence[str], rows: Sequence[Setting]) -> list[TableCell]:
+    """The cells of rows on problems, after computing what is missing."""
+    store, preset, seeds = request.store, request.settings, request.seeds or settings.SEEDS
+    tasks = settings.missing(store, preset, problems, rows, seeds)
+    asked = [settings.cell_spec(preset, name, row, seed) for name in problems for row in rows for seed in seeds]
+    lacking = sum(len(task.rows) * len(task.seeds) for task in tasks)
+    jobs.fill(request, tasks, settings.run_task, lambda task: task.seconds, asked, lacking)
+    return settings.table(store, preset, problems, rows, seeds)
+
+
+# ------------------------------------------------------------------------------- tab:hv
+def _table_hv(request: Request) -> None:
+    preset, console = request.settings, request.console
+    cells = provide(request, settings.PROBLEMS, settings.chosen(request))
+    if not cells:
+        say(console, "there are no runs to show yet")
+        return
+    console.print(_grid("mean of max_i w_i f_i over the preferences: what TCH asks to be small", cells, _tch))
+    seeds = ", ".join(map(str, cells[0].seeds))
+    heading = f"tab:hv, preset {preset}: hypervolume, mean and std over seeds {seeds}"
+    console.print(_grid(heading, cells, lambda cell: _volume(cell, preset == "published"), _below))
+    claimed = [cell for cell in cells if cell.within is not None]
+    if preset == "published" and claimed:
+        outside = [cell for cell in claimed if not cell.within]
+        count = f"{len(claimed) - len(outside)} of {len(claimed)} cells within tolerance of the paper"
+        say(console, count + settings.without_claim(cells))
+        for cell in outside:
+            assert cell.paper is not None  # noqa: S101
+            say(
+                console,
+                f"outside: {cell.method} on {cell.problem}: {cell.mean:.4f}, paper {cell.paper.mean:.3f}, difference "
+                f"{cell.mean - cell.paper.mean:+.4f}, tolerance {settings.tolerance(cell.method, cell.problem)}",
+            )
+    console.print(_grid("imbalance: median of largest/smallest w_i f_i − 1", cells, _imbalance))
+    note = settings.on_other_rays(preset)
+    if note:
+        say(console, note)
+    for method, row in _rows(cells):
+        gone = sum(cell.diverged for cell in row)
+        if gone:
+            say(console, f"{method}: {gone} solutions diverged and do not count")
+    wrote_json(console, request.json_file, settings.as_json(cells, preset))
+
+
+def _volume(cell: TableCell, compared: bool) -> str:  # noqa: FBT001
+    mark = MARKS[cell.within if compared else None]
+    if cell.paper is None:
+        return f"{cell.mean:.4f}{mark}\n[dim]{cell.std:.3f} [/dim]"
+    theirs, difference = cell.paper.mean, cell.mean - cell.paper.mean
+    return f"{cell.mean:.4f}{mark}\n[dim]{cell.std:.3f} \n{theirs:.3f} \n{difference:+.3f} [/dim]"
+
+
+def _below(row: Sequence[TableCell]) -> str:
+    """What the lines below a hypervolume are."""
+    return "\n[dim]std[/dim]" if row[0].paper is None else "\n[dim]std\npaper\nours − paper[/dim]"
+
+
+def _tch(cell: TableCell) -> str:
+    return f"{cell.tch:.4f}"
+
+
+def _imbalance(cell: TableCell) -> str:
+    return f"{cell.imbalance:.1%}" if cell.imbalance < 10 else "> 999%"
+
+
+def _grid(
+    title: str,
+    cells: Sequence[TableCell],
+    show: Callable[[TableCell], str],
+    below: Callable[[Sequence[TableCell]], str] = lambda _: "",
+) -> Table:
+    """A table with a row per method and a column per problem, narrow enough for eighty characters."""
+    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    table.add_column("method", no_wrap=True)
+    problems = [name for name in settings.PROBLEMS if any(cell.problem == name for cell in cells)]
+    for name in problems:
+        table.add_column(name, justify="right", no_wrap=True)
+    for method, row in _rows(cells):
+        by_problem = {cell.problem: cell for cell in row}
+        table.add_row(method + below(row), *(show(by_problem[p]) if p in by_problem else "" for p in problems))
+    return table
+
+
+def _rows(cells: Sequence[TableCell]) -> Iterator[tuple[str, list[TableCell]]]:
+    for method in dict.fromkeys(cell.method for cell in cells):
+        yield method, [cell for cell in cells if cell.method == method]
+
+
+# ------------------------------------------------------------------------------- two claims of the appendix
+def _table_step_size(request: Request) -> None:
+    _sweep(request, settings.both_step_sizes(request.settings), "step-size")
+
+
+def _table_excess(request: Request) -> None:
+    _sweep(request, settings.excess_settings(), "excess")
+
+
+def _sweep(request: Request, rows: Sequence[Setting], name: str) -> None:
+    cells = provide(request, settings.PROBLEMS, settings.chosen(request, rows))
+    title = f"hypervolume, preset {request.settings}, {name}"
+    request.console.print(_grid(title, cells, lambda cell: f"{cell.mean:.4f}"))
+    records = [{"setting": c.method, "problem": c.problem, "mean": c.mean, "std": c.std} for c in cells]
+    wrote_json(request.console, request.json_file, records)

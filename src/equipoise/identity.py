@@ -1,0 +1,119 @@
+"""What decides a result, as plain JSON: the identity of weightings, conversions, problems, tasks and settings.
+
+Stored results are found by it. It does not depend on `repr`, on the order of fields or on a class's module.
+"""
+
+import dataclasses
+import hashlib
+import inspect
+import json
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from equipoise.errors import require
+
+__all__ = ["canonical", "digest", "spec"]
+
+LIBRARY = "equipoise."
+
+
+def spec(value: object) -> Any:  # noqa: ANN401, PLR0911
+    """What decides the results of a weighting, a conversion, a problem, a task or a setting, as plain JSON.
+
+    A dataclass becomes its name and its fields. Two class attributes change that:
+
+    - `revision`, 1 if there is none: raise it when a class computes something else with the same fields.
+    - `metadata={"neutral": True}` of a field that was added later: while it has its default, it is left out, so that
+      results from before the field are found.
+
+    A class or function from outside the library has the SHA-256 of its source file besides: after an edit of that
+    file, results are made again. Other modules that the file imports are not part of it.
+
+    Args:
+        value: A dataclass, a plain value, a tensor, a function, or tuples, lists and dictionaries of these.
+
+    Raises:
+        ValueError: The source of a class from outside the library cannot be found, or the value has no identity.
+
+    Examples:
+        >>> eq.identity.spec(eq.Average(power=4.0))
+        {'class': 'Average', 'power': 4.0}
+        >>> eq.identity.spec((1, None, float("inf")))
+        [1, None, 'inf']
+    """
+    if value is None or isinstance(value, bool | int | str):
+        return value
+    if isinstance(value, float):
+        return value if math.isfinite(value) else str(value)
+    if isinstance(value, Tensor):
+        return spec(value.tolist())
+    if isinstance(value, Mapping):
+        return {str(key): spec(of) for key, of in value.items()}
+    if isinstance(value, tuple | list):
+        return [spec(of) for of in value]
+    if isinstance(value, set | frozenset):
+        return sorted((spec(of) for of in value), key=canonical)
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {**_named(type(value)), **{f.name: spec(getattr(value, f.name)) for f in _telling(value)}}
+    require(callable(value), "what decides a result must be plain values, dataclasses or functions", lambda: value)
+    return _named(value if inspect.isfunction(value) or isinstance(value, type) else type(value))
+
+
+def canonical(value: object) -> str:
+    """The one text of a specification.
+
+    Examples:
+        >>> eq.identity.canonical({"b": 1, "a": [2.0]})
+        '{"a":[2.0],"b":1}'
+    """
+    return json.dumps(value, sort_keys=True, separators=(",", ":"))
+
+
+def digest(value: object) -> str:
+    """24 hexadecimal digits that stand for a specification.
+
+    Examples:
+        >>> eq.identity.digest({"b": 1, "a": 2}) == eq.identity.digest({"a": 2, "b": 1})
+        True
+    """
+    return hashlib.sha256(canonical(value).encode()).hexdigest()[:24]
+
+
+def _telling(value: Any) -> list["dataclasses.Field[Any]"]:  # noqa: ANN401
+    """The fields of a dataclass that belong to its identity."""
+
+    def default(field: "dataclasses.Field[Any]") -> object:
+        return field.default_factory() if callable(field.default_factory) else field.default
+
+    return [
+        field
+        for field in dataclasses.fields(value)
+        if field.compare and not (field.metadata.get("neutral") and getattr(value, field.name) == default(field))
+    ]
+
+
+def _named(thing: Any) -> dict[str, Any]:  # noqa: ANN401
+    kind = "class" if isinstance(thing, type) else "function"
+    found: dict[str, Any] = {kind: thing.__qualname__}
+    if (revision := getattr(thing, "revision", 1)) != 1:
+        found["revision"] = revision
+    if not thing.__module__.startswith(LIBRARY):
+        found["source"] = _source(thing)
+    return found
+
+
+def _source(thing: Any) -> str:  # noqa: ANN401
+    """A hash of the file that defines a class or a function; in a notebook, of its own source."""
+    try:
+        path = inspect.getsourcefile(thing)
+        content = Path(path).read_bytes() if path and Path(path).is_file() else inspect.getsource(thing).encode()
+    except (OSError, TypeError):
+        raise ValueError(
+            f"the source of {thing.__qualname__} must be found, so that results can be told apart after an edit: "
+            "define it in a file; found no source"
+        ) from None
+    return hashlib.sha256(content).hexdigest()

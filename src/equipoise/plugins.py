@@ -1,0 +1,68 @@
+"""Methods from outside the library: `module:name`, or an entry point of an installed package."""
+
+import importlib
+import importlib.metadata
+import sys
+from pathlib import Path
+
+from equipoise.conversion import Last
+from equipoise.errors import require
+from equipoise.registry import Method, methods, nearest
+
+__all__ = ["GROUP", "find"]
+
+GROUP = "equipoise.methods"
+"""The entry points of packages that bring methods."""
+
+
+def find(text: str) -> tuple[str, Method]:
+    """A method that is no part of the library, and its name.
+
+    Args:
+        text: `module:name`, a `Method`, a weighting (its last iterate is then the answer), a class of one that needs
+            no arguments, or a function that returns one of these; or the name of an entry point in the group
+            `equipoise.methods`. Modules are also looked for in the current folder.
+
+    Raises:
+        ValueError: There is no such module or name, or it is none of these.
+
+    Examples:
+        >>> eq.plugins.find("equipoise.weighting:Linear")
+        ('Linear', Method(weighting=Linear(ideal=0.0), conversion=Last(), transform=None))
+    """
+    if ":" not in text:
+        points = {point.name: point for point in importlib.metadata.entry_points(group=GROUP)}
+        if text not in points:
+            near = nearest(text, [*methods(), *points])
+            hint = f"; nearest: {near}" if near else ""
+            raise ValueError(f"method must be a known name, or module:name of your own; found {text!r}{hint}")
+        return text, _method(points[text].load(), text)
+    module_name, _, name = text.partition(":")
+    here = str(Path.cwd())
+    if here not in sys.path:
+        sys.path.insert(0, here)
+    try:
+        module = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        if error.name != module_name:
+            raise
+        raise ValueError(f"module must be one that can be imported from {here}; found none {module_name!r}") from None
+    found = getattr(module, name, None)
+    known = [key for key in vars(module) if not key.startswith("_")]
+    require(
+        found is not None, f"{module_name} must have the name", lambda: f"{name!r}; nearest: {nearest(name, known)}"
+    )
+    return name, _method(found, text)
+
+
+def _method(found: object, text: str) -> Method:
+    if isinstance(found, type) or (callable(found) and not hasattr(found, "update")):
+        try:
+            found = found()
+        except TypeError as error:
+            raise ValueError(f"{text} must need no arguments, or be an instance; found {error}") from None
+    if isinstance(found, Method):
+        return found
+    sound = all(hasattr(found, name) for name in ("init", "update", "needs"))
+    require(sound, f"{text} must be a Method or a weighting", lambda: found)
+    return Method(found, Last())  # type: ignore[arg-type]
