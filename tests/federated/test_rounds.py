@@ -19,7 +19,7 @@ from torch import Tensor, nn
 import equipoise as eq
 from equipoise.datasets import load
 from equipoise.errors import NonFiniteLossError, StateMismatchError, UnknownNameError
-from equipoise.experiments.federated import EXACT_FERERO, METHODS, row, tasks
+from equipoise.experiments.federated.settings import EXACT_FERERO, METHODS, row, tasks
 from equipoise.federated import (
     Dense,
     LocalWork,

@@ -18,7 +18,7 @@ from flwr.app import ArrayRecord
 from tests.conversion.own import LastEpoch
 
 from equipoise.datasets import load
-from equipoise.experiments.federated import METHODS, Row, row, tasks
+from equipoise.experiments.federated.settings import METHODS, Row, row, tasks
 from equipoise.federated import ClientData, Participation, Task, deal, outputs, simulate, stacked
 from equipoise.federated.models import initial
 from equipoise.federated.server import Rounds, Server

@@ -16,7 +16,7 @@ from tests.torture.outcome import Died, Outcome, Row, collect, forked
 from tests.torture.runs import STEPS, digest, save_training, serve, simulate, start_training, train
 
 import equipoise as eq
-from equipoise.experiments.cells import CellStore
+from equipoise.experiments.results import CellStore
 
 NUMBER = 8
 """Trials of every kind of write on every kind of disk."""
@@ -204,9 +204,12 @@ def _cell(folder: Path, full: Full, what: str) -> Outcome:
     old, new = ({"losses": [value] * 3000} for value in (1.5, 2.5))
     store.write(spec, old)
     write = partial(store.write, spec, new)
-    return _attempt(
-        full, write, str(folder), old=lambda: store.read(spec) == old, new=lambda: store.read(spec) == new, what=what
-    )
+
+    def there(result: dict[str, list[float]]) -> bool:
+        found = store.read(spec)
+        return found is not None and found["losses"] == result["losses"]
+
+    return _attempt(full, write, str(folder), old=lambda: there(old), new=lambda: there(new), what=what)
 
 
 WRITES: dict[str, Callable[[Path, Full, str], Outcome]] = {

@@ -18,7 +18,7 @@ from torch import Tensor
 
 import equipoise as eq
 from equipoise.datasets.files import File, read_content
-from equipoise.experiments.cells import CellStore
+from equipoise.experiments.results import CellStore
 
 NUMBER, PIECE = 2_000, 100
 """Flips per kind of file, and those of one process."""
@@ -136,7 +136,8 @@ def _cell(folder: Path) -> Written:
     store, spec = CellStore(folder, behind=()), {"kind": "torture", "seed": 1, "weights": [0.25, 0.75]}
     result = {"loss": [1.5, 2.25e-3], "name": "a cell", "rounds": 12}
     path = store.write(spec, result)
-    return Written([path], lambda: store.read(spec) == result)
+    expected = store.read(spec)
+    return Written([path], lambda: store.read(spec) == expected)
 
 
 def _content() -> bytes:

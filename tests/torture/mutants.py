@@ -35,7 +35,7 @@ LOOP, STORES, ARCHIVE = "train/test_multi_objective.py", "train/test_stores.py",
 NONFINITE, INPUT, FLOOR = "train/test_nonfinite.py", "train/test_bad_input.py", "train/test_floor.py"
 INTERRUPTS, ROUNDS = "train/test_interrupts.py", "federated/test_rounds.py"
 REPLIES, STRATEGY, SERVER = "flower/test_bad_replies.py", "flower/test_strategy.py", "flower/test_checkpoint.py"
-ATOMIC, CELLS, DATA = "test_atomic.py", "experiments/test_cells.py", "datasets/test_load.py"
+ATOMIC, CELLS, DATA = "test_atomic.py", "experiments/test_results.py", "datasets/test_load.py"
 
 MUTANTS = [
     # The simplex and the mirror maps -------------------------------------------------------------
@@ -513,14 +513,19 @@ MUTANTS = [
         ),
     ),
     *_of(
-        "experiments/cells.py",
+        "experiments/results.py",
         (
-            "if path.name not in {name, _beside_newer(name)}:",
+            "if name not in _names(cell.name):",
             "if False:",
             f"{CELLS}::test_a_hostile_cell_is_made_again",
         ),
-        ("version > FORMAT:", "version >= FORMAT:", f"{CELLS}::test_a_cell_is_found_by_its_whole_specification"),
-        ('if version != 1 and found.get("sha256") !=', 'if version == 1 and found.get("sha256") !=', f"{CELLS}"),
+        ("and version != FORMAT:", "and version > FORMAT:", f"{CELLS}::test_a_cell_of_an_older_format_is_ignored"),
+        ('if found.get("sha256") != _checksum(cell._asdict()):', "if False:", f"{CELLS}"),
+        (
+            ' or stated.get("sha256") != hashlib.sha256(body).hexdigest():',
+            ":",
+            f"{CELLS}::test_a_damaged_pack_is_named_once_and_nothing_of_it_is_read",
+        ),
     ),
     *_of(
         "datasets/files.py",

@@ -18,6 +18,7 @@ def fault(spec: dict[str, Any], result: dict[str, Any]) -> str:
     check = _CHECKS.get(str(spec.get("experiment")))
     try:
         if check is not None:
+            _settings(spec)
             check(spec, result)
     except KeyError as error:
         return f"it must have {error}; found none"
@@ -26,13 +27,30 @@ def fault(spec: dict[str, Any], result: dict[str, Any]) -> str:
     return ""
 
 
+def _settings(spec: dict[str, Any]) -> None:
+    """What tables and pages read of a specification besides its result."""
+    for key in {"seed", "steps"} & spec.keys():
+        _count(key, spec[key])
+    if "preference" in spec:
+        _must(isinstance(spec["preference"], list), "preference", "a list of numbers")
+        _numbers("preference", spec["preference"], len(spec["preference"]))
+    task = spec.get("task")
+    if isinstance(task, dict):
+        _count("rounds", task.get("rounds", 0))
+        for key in ("fraction", "dropout"):
+            _number(key, task.get("participation", {}).get(key, 0.0))
+
+
 def _synthetic(spec: dict[str, Any], result: dict[str, Any]) -> None:
+    _count("seed", spec["seed"])
     _matrix("losses", result["losses"], spec["preferences"], 2)
     _number("hypervolume", result["hypervolume"])
     _count("diverged", result["diverged"])
 
 
 def _conversions(spec: dict[str, Any], result: dict[str, Any]) -> None:
+    for seed in spec["seeds"]:
+        _count("seeds", seed)
     found = {name: of for name, of in result.items() if name != "diverged"}
     _must(found.keys() == spec["outputs"].keys(), "outputs", "those of its specification")
     needed = ("tch", "imbalance") if "diverged" in result else ("gap",)

@@ -199,7 +199,7 @@ class CellStore:
     def _in(self, place: Path, name: str) -> Cell | None:
         if place.is_file():
             text = _unpacked(place).get(name)
-            return None if text is None else _parse_once(text)
+            return None if text is None else _of_pack(place, name, text)
         return next((cell for n in _names(name) if (cell := self._usable(place / n)) is not None), None)
 
     def _usable(self, path: Path) -> Cell | None:
@@ -233,7 +233,7 @@ def cells_in(places: Iterable[Path]) -> Iterator[Cell]:
     """
     seen = set()
     for place in places:
-        for cell in map(_parse, _unpacked(place).values()) if place.is_file() else _in_folder(place):
+        for cell in _in_pack(place) if place.is_file() else _in_folder(place):
             if cell.name not in seen:
                 seen.add(cell.name)
                 yield cell
@@ -264,18 +264,38 @@ def pack(cells: Iterable[Cell], path: Path) -> int:
     return len(lines)
 
 
+def _in_pack(path: Path) -> Iterator[Cell]:
+    found = (_of_pack(path, name, text) for name, text in _unpacked(path).items())
+    return (cell for cell in found if cell is not None)
+
+
+def _of_pack(path: Path, name: str, text: bytes) -> Cell | None:
+    """A cell of a packed file; None, with a warning, if its line is not one: the file may come from anywhere."""
+    try:
+        cell = _parse_once(text)
+        _check_name(cell, name)
+    except (DamagedCellError, UnknownFormatError) as error:
+        warnings.warn(f"{name} in {path} is ignored: {error}", CellWarning, stacklevel=3)
+        return None
+    return cell
+
+
 def _unpacked(path: Path) -> dict[str, bytes]:
     """The JSON of the cells of a packed file by their names; none, with a warning, if it is damaged."""
     found = path.stat()
-    try:
-        return _read_pack(path, found.st_mtime_ns, found.st_size)
-    except (DamagedCellError, UnknownFormatError) as error:
-        warnings.warn(f"{path} is ignored: {error}", CellWarning, stacklevel=3)
-        return {}
+    return _unpack_once(path, found.st_mtime_ns, found.st_size)
 
 
 @cache
-def _read_pack(path: Path, _changed: int, _size: int) -> dict[str, bytes]:
+def _unpack_once(path: Path, _changed: int, _size: int) -> dict[str, bytes]:
+    try:
+        return _read_pack(path)
+    except (DamagedCellError, UnknownFormatError) as error:
+        warnings.warn(f"{path} is ignored: {error}", CellWarning, stacklevel=4)
+        return {}
+
+
+def _read_pack(path: Path) -> dict[str, bytes]:
     try:
         raw = lzma.LZMADecompressor(memlimit=LARGEST_PACK).decompress(path.read_bytes(), LARGEST_PACK + 1)
         head, _, body = raw.partition(b"\n")
@@ -287,7 +307,7 @@ def _read_pack(path: Path, _changed: int, _size: int) -> dict[str, bytes]:
         raise DamagedCellError("its content is not what its checksum says")
     if stated.get("format") != FORMAT:
         raise UnknownFormatError(f"it has format {stated.get('format')}, this version reads format {FORMAT}")
-    return {name.decode(): text for name, _, text in (line.partition(b" ") for line in lines)}
+    return {name.decode(errors="replace"): text for name, _, text in (line.partition(b" ") for line in lines)}
 
 
 class Imported(NamedTuple):
@@ -309,7 +329,7 @@ def import_cells(place: Path, store: CellStore) -> Imported:
     require(place.exists(), "the folder or file to import must exist", place)
     cells, refused = list[Cell](), dict[str, str]()
     if place.is_file():
-        cells += map(_parse, _unpacked(place).values())
+        cells += _in_pack(place)
     else:
         for path in sorted(p for p in place.iterdir() if p.is_file() and not p.name.startswith(".")):
             try:
@@ -347,9 +367,13 @@ def load(path: Path) -> Cell:
         UnknownFormatError: A newer version wrote it, or one before format 3.
     """
     cell = _parse(_bytes(path))
-    if path.name not in _names(cell.name):
-        raise DamagedCellError(f"name and content do not belong together: it must be called {cell.name}")
+    _check_name(cell, path.name)
     return cell
+
+
+def _check_name(cell: Cell, name: str) -> None:
+    if name not in _names(cell.name):
+        raise DamagedCellError(f"name and content do not belong together: it must be called {cell.name}")
 
 
 def _parse(content: bytes) -> Cell:

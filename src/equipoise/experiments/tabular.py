@@ -103,10 +103,11 @@ def _parquet(rows: Sequence[ResultRow]) -> bytes:
 # ------------------------------------------------------------------------------- cells into rows
 def rows_of(cell: Cell) -> Iterator[ResultRow]:
     """The rows of one cell; none if it is of an experiment that this version does not know."""
-    read = {"synthetic": _synthetic, "federated": _federated, "conversions": _conversions}.get(cell.spec["experiment"])
+    study = str(cell.spec.get("experiment"))
+    read = {"synthetic": _synthetic, "federated": _federated, "conversions": _conversions}.get(study)
     for method, output, is_reported, part, metric, seed, value in () if read is None else read(cell):
         yield ResultRow(
-            str(cell.spec["experiment"]),
+            study,
             cell.names.get("task", ""),
             method,
             output,
@@ -133,7 +134,8 @@ _Value = tuple[str, str, bool, str, str, int, float]
 
 def _steps(cell: Cell) -> int:
     task = cell.spec.get("task", cell.spec.get("problem"))
-    return int(cell.spec.get("steps") or (task.get("rounds", 0) if isinstance(task, dict) else 0))
+    found = cell.spec.get("steps") or (task.get("rounds", 0) if isinstance(task, dict) else 0)
+    return found if isinstance(found, int) else 0
 
 
 def _synthetic(cell: Cell) -> Iterator[_Value]:
