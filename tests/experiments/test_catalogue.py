@@ -9,8 +9,8 @@ from typer.testing import CliRunner
 
 from equipoise.cli import app
 from equipoise.datasets import MissingDataError
-from equipoise.experiments.everything import QUICK, reproduce_all
-from equipoise.experiments.request import Item, Request
+from equipoise.experiments.catalogue import QUICK, reproduce_all
+from equipoise.experiments.item import Item, Request
 
 runner = CliRunner()
 
@@ -39,7 +39,7 @@ def items(made):
 @pytest.fixture
 def request_(tmp_path):
     console = Console(file=io.StringIO(), width=200)
-    return Request(console, tmp_path, "published", workers=3, device="cpu")
+    return Request(console, tmp_path, preset="published", workers=3, device="cpu")
 
 
 def test_everything_gets_what_it_heeds(items, made, request_):

@@ -11,17 +11,19 @@ from pathlib import Path
 
 import pytest
 
-from equipoise.experiments import synthetic
-from equipoise.experiments.cells import CellStore
+from equipoise.experiments.results import CellStore
+from equipoise.experiments.synthetic import settings as synthetic
 
 # A hundredth of the steps: what is tested is what happens between the cells, not in them.
-SHORT = "from equipoise.experiments import synthetic; synthetic.STEPS = 10; from equipoise.cli import main; main()"
+SHORT = (
+    "from equipoise.experiments.synthetic import settings; settings.STEPS = 10; from equipoise.cli import main; main()"
+)
 CELLS = len(synthetic.PROBLEMS) * len(synthetic.settings("published")) * len(synthetic.SEEDS)
 
 
 def start(folder: Path, *, short: bool = True, workers: int = 1) -> "subprocess.Popen[bytes]":
     program = ["-c", SHORT] if short else ["-m", "equipoise"]
-    words = ["reproduce", "table-hv", "--out", str(folder), "--json", str(folder / "table.json")]
+    words = ["reproduce", "table-hv", "--out", str(folder), "--json", str(folder / "table.json"), "--yes"]
     command = [sys.executable, *program, *words, "--workers", str(workers)]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     return subprocess.Popen(command, cwd=folder.parent, env=environment, stdout=subprocess.DEVNULL)
@@ -92,9 +94,10 @@ def test_only_what_is_missing_is_run(tmp_path, monkeypatch):
     (task,) = synthetic.missing(store, "published", ["F1"], rows)
     found = synthetic.run_task(task)
     # Killed after the first row and one seed of the second.
-    for spec, result in found[:4]:
-        store.write(spec, result)
+    for spec, result, names in found[:4]:
+        store.write(spec, result, names)
     left = synthetic.missing(store, "published", ["F1"], rows)
-    assert [(task.rows, task.seeds) for task in left] == [(rows[1:2], (19, 42)), (rows[2:], synthetic.SEEDS)]
-    again = [cell for task in left for cell in synthetic.run_task(task)]
+    # The longer one first.
+    assert [(task.rows, task.seeds) for task in left] == [(rows[2:], synthetic.SEEDS), (rows[1:2], (19, 42))]
+    again = [cell for task in reversed(left) for cell in synthetic.run_task(task)]
     assert again == found[4:]

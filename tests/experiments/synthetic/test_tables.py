@@ -1,20 +1,28 @@
 """The hypervolume table: on VLMOP2 in every run of the tests, on all problems in the slow ones."""
 
 import json
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
+from rich.console import Console
 from typer.testing import CliRunner
 
+import equipoise as eq
 from equipoise.cli import app
-from equipoise.experiments import synthetic, synthetic_items
-from equipoise.experiments.cells import CellStore
+from equipoise.errors import UnknownNameError
+from equipoise.experiments import jobs, paper
+from equipoise.experiments.item import Request
+from equipoise.experiments.results import CellStore, cell_name
+from equipoise.experiments.synthetic import figures
+from equipoise.experiments.synthetic import settings as synthetic
 
 
 def computed(folder, preset, names):
     store = CellStore(folder, behind=())
     tasks = synthetic.missing(store, preset, names, synthetic.settings(preset))
-    for _ in synthetic.compute(store, tasks, workers=1):
+    for _ in jobs.compute(store, tasks, synthetic.run_task, workers=1):
         pass
     return store
 
@@ -26,7 +34,7 @@ def published(tmp_path_factory):
 
 def test_every_published_cell_of_vlmop2_is_the_papers(published):
     cells = synthetic.table(published, "published", ["VLMOP2"])
-    assert [cell.method for cell in cells] == list(synthetic.PAPER)
+    assert [cell.method for cell in cells] == list(paper.HYPERVOLUMES)
     outside = {cell.method: (cell.mean, cell.paper) for cell in cells if cell.within is False}
     assert outside == {}
     assert [cell.method for cell in cells if cell.within is None] == ["ExcessMTL"]
@@ -63,8 +71,6 @@ def test_nothing_is_computed_twice_and_an_interrupted_run_goes_on(published):
 
 
 def synthetic_name(method):
-    from equipoise.experiments.cells import cell_name
-
     row = next(row for row in synthetic.settings("published") if row.method == method)
     return cell_name(synthetic.cell_spec("published", "VLMOP2", row, 19))
 
@@ -72,7 +78,7 @@ def synthetic_name(method):
 def test_one_meaning_of_preference_puts_epo_and_ferero_on_the_ray(tmp_path):
     store = CellStore(tmp_path, behind=())
     rows = [row for row in synthetic.settings("text") if row.method in {"EPO", "FERERO", "TCH"}]
-    for _ in synthetic.compute(store, synthetic.missing(store, "text", ["VLMOP2"], rows), workers=1):
+    for _ in jobs.compute(store, synthetic.missing(store, "text", ["VLMOP2"], rows), synthetic.run_task, workers=1):
         pass
     found = {cell.method: cell for cell in synthetic.table(store, "text", ["VLMOP2"])}
     assert found["EPO"].mean == pytest.approx(0.2952, abs=0.0005)
@@ -93,7 +99,7 @@ def test_the_command_writes_the_table(tmp_path, published):
             for seed in synthetic.SEEDS:
                 # Cells of the other problems are made up: only the command is tested here.
                 losses = torch.full((10, 2), 0.5).tolist()
-                made_up = {"losses": losses, "hypervolume": 0.9, "imbalance": 0.1, "diverged": 0}
+                made_up = {"losses": losses, "hypervolume": 0.9, "diverged": 0}
                 CellStore(target).write(synthetic.cell_spec("published", name, row, seed), made_up)
     arguments = ["reproduce", "table-hv", "--out", str(tmp_path / "out"), "--json", str(tmp_path / "hv.json")]
     result = CliRunner().invoke(app, arguments, env={"COLUMNS": "120"})
@@ -124,7 +130,7 @@ def test_the_overview_has_a_panel_for_the_default(tmp_path, published):
     assert result.exit_code == 0, result.output
     assert "9 of 12 runs read" in result.output.replace("\n", "")  # LS, TCH and AdaOMDgd-TCH; the default is made now
     assert (tmp_path / "fig-overview-published.png").read_bytes()[:4] == b"\x89PNG"
-    assert [synthetic_items._off(x) for x in (0.0002, 0.0714, 2288.6)] == [
+    assert [figures._off(x) for x in (0.0002, 0.0714, 2288.6)] == [
         "off by < 0.1 %",
         "off by 7.1 %",
         "off by > 999 %",
@@ -137,6 +143,36 @@ def test_what_carries_no_claim_is_said_with_its_reason(published):
     assert text.startswith("; no claim is made for the 1 of ExcessMTL, which by its definition gives 0.040 on VLMOP2, ")
     assert "where the paper has 0.119" in text
     assert synthetic.without_claim([cell for cell in cells if cell.method != "ExcessMTL"]) == ""
+
+
+def test_rows_are_those_that_were_asked_for_and_ones_own():
+    own = eq.methods()["equipoise"]
+    request = Request(Console(), Path("out"), methods=("TCH", "mine", "LS"), own=(("mine", own),))
+    assert [row.method for row in synthetic.chosen(request)] == ["TCH", "LS", "mine"]
+    mine = synthetic.chosen(request)[-1]
+    assert (mine.weighting, mine.conversion, mine.step_size) == (own.weighting, own.conversion, 0.02)
+    alone = replace(request, methods=("mine",))
+    assert len(synthetic.chosen(alone)) == 14 + 1
+    with pytest.raises(UnknownNameError, match="method must be a row of the table, or module:name of your own; found"):
+        synthetic.chosen(replace(request, methods=("qFFL",)))
+    with pytest.raises(ValueError, match="PropFair must have no transform: that is for clients"):
+        synthetic.own_row("PropFair", eq.methods()["PropFair"])
+
+
+def test_other_seeds_claim_nothing(published):
+    cells = synthetic.table(published, "published", ["VLMOP2"], seeds=(0, 42))
+    assert [cell.method for cell in cells] == list(paper.HYPERVOLUMES)
+    assert {cell.within for cell in cells} == {None}
+    assert synthetic.table(published, "published", ["VLMOP2"], seeds=(0, 1)) == []
+
+
+def test_the_tch_value_of_a_row_by_hand():
+    losses = torch.full((synthetic.PREFERENCES, 2), 0.5).tolist()
+    results = [{"losses": losses, "hypervolume": volume, "diverged": 0} for volume in (0.2, 0.4)]
+    cell = synthetic.table_cell("LS", "F1", (0, 19), results)
+    w = torch.linspace(0.01, 0.99, synthetic.PREFERENCES)
+    assert cell.tch == pytest.approx(float(0.5 * torch.maximum(w, 1 - w).mean()))
+    assert (cell.mean, cell.std, cell.error) == pytest.approx((0.3, 0.1, 0.1))
 
 
 @pytest.mark.slow
