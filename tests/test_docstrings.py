@@ -38,6 +38,7 @@ MODULES = {
     "equipoise.theory": None,
     "equipoise.train": None,
     "equipoise.train.lightning": "lightning",
+    "equipoise.train.transformers": "transformers",
     "equipoise.transform": None,
     "equipoise.units": None,
     "equipoise.weighting": None,

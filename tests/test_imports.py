@@ -27,8 +27,24 @@ LAYERS = [
 LAYER = {part: number for number, parts in enumerate(LAYERS) for part in parts}
 CORE = {part for parts in LAYERS[:7] for part in parts} | {"equipoise"}
 # Modules for users of an extra, which nothing else imports.
-FOR_AN_EXTRA = {"equipoise.train.lightning": {"lightning"}, "equipoise.federated.kernels": {"triton"}}
-EXTRAS = ["scipy", "matplotlib", "typer", "rich", "sklearn", "moocore", "plotly", "lightning", "flwr", "safetensors"]
+FOR_AN_EXTRA = {
+    "equipoise.train.lightning": {"lightning"},
+    "equipoise.train.transformers": {"transformers"},
+    "equipoise.federated.kernels": {"triton"},
+}
+EXTRAS = [
+    "scipy",
+    "matplotlib",
+    "typer",
+    "rich",
+    "sklearn",
+    "moocore",
+    "plotly",
+    "lightning",
+    "flwr",
+    "safetensors",
+    "transformers",
+]
 
 
 def module_name(path: Path) -> str:

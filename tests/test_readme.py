@@ -26,8 +26,8 @@ def blocks():
 @pytest.mark.parametrize("code", list(blocks()))
 def test_block_runs(code, monkeypatch):
     if "from transformers import" in code:
-        # No dependency; tests/train/test_hugging_face.py runs the block with a stand-in.
         pytest.importorskip("transformers")
+        monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     shared = ROOT.parent / "shared" / "data"
     if shared.is_dir() and "EQUIPOISE_DATA" not in os.environ:
         monkeypatch.setenv("EQUIPOISE_DATA", str(shared))

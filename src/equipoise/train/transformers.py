@@ -1,0 +1,402 @@
+"""In Hugging Face's Trainer: losses by domain, λ in the logs, batches drawn by λ, and the solution in what is saved.
+
+Needs the extra `transformers`; nothing else imports this module.
+"""
+
+import json
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+from torch.utils.data import DataLoader, Dataset, IterableDataset
+from transformers import Trainer, TrainerCallback
+from transformers.trainer_utils import EvalLoopOutput
+
+from equipoise.errors import require, warn
+from equipoise.train.checkpoint import load, save
+from equipoise.train.distributed import mean_losses
+from equipoise.train.domains import DomainSampler, Draw
+from equipoise.train.groups import group_losses
+from equipoise.train.inputs import Choice
+from equipoise.train.language import IGNORED, count_tokens, step_shares, token_losses
+from equipoise.train.multi_objective import MultiObjective
+
+__all__ = ["DomainTrainer"]
+
+WEIGHT = "draw_weight"
+"""The column with the weights of drawn samples."""
+STATE = "equipoise.pt"
+"""The file of a checkpoint with the method, the sampler, and the weights that training goes on with."""
+FINISHED = "trainer_state.json"
+"""The file that the Trainer writes last."""
+
+
+class DomainTrainer(Trainer):
+    """A `Trainer` for data of several domains: the mean loss of each is an objective.
+
+    Causal language models have losses per token (`token_losses`), classifiers losses per sample (`group_losses`);
+    override `domain_losses` for others. Accumulation, bf16 and `torchrun` work as in the stock Trainer: means are over
+    all tokens of a step, on all ranks.
+
+    - Logs have `loss/…` and `lambda/…` by domain, `tch` and `imbalance`; with `draw`, `q/…`. Evaluation has
+      `eval_loss/…` by domain and the largest of them as `eval_worst`, for `metric_for_best_model`.
+    - Evaluation, `save_model`, checkpoints and the model after training have the solution's weights. Those that
+      training goes on with are in a file beside them: `train(resume_from_checkpoint=True)` resumes bit for bit, from
+      the last checkpoint that was written whole.
+
+    Args:
+        *args: Of the Trainer.
+        domains: Their names, all of the same weight; or names with weights, the preference.
+        method: As in `MultiObjective`.
+        column: The column of the data set with the domain of each row, its name or number; where documents are packed
+            in one row, the number of each token's.
+        draw: Whether batches are drawn by λ; settings of `DomainSampler` other than sizes and seed, such as
+            `{"explore": 0.1, "repeats": 4}`.
+        settings: Further arguments of `MultiObjective`.
+        **kwargs: Of the Trainer.
+
+    Examples:
+        >>> import tempfile
+        >>> from transformers import GPT2Config, GPT2LMHeadModel, TrainingArguments
+        >>> from equipoise.train.transformers import DomainTrainer
+        >>> sizes = {"vocab_size": 16, "n_positions": 8, "n_embd": 8, "n_layer": 1, "n_head": 1}
+        >>> model = GPT2LMHeadModel(GPT2Config(**sizes, bos_token_id=0, eos_token_id=0))
+        >>> rows = [{"input_ids": [k % 3] * 8, "labels": [k % 3] * 8, "domain": "ab"[k % 2]} for k in range(8)]
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     arguments = TrainingArguments(folder, use_cpu=True, report_to=[], disable_tqdm=True)
+        ...     trainer = DomainTrainer(model, arguments, train_dataset=rows, domains=["a", "b"], draw=True)
+        ...     batch = next(iter(trainer.get_train_dataloader()))
+        >>> batch["domain"].bincount().tolist()
+        [4, 4]
+    """
+
+    def __init__(
+        self,
+        *args: Any,
+        domains: Mapping[str, float] | Sequence[str],
+        method: Choice = None,
+        column: str = "domain",
+        draw: bool | Mapping[str, Any] = False,
+        settings: Mapping[str, Any] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        self.domains = tuple(domains)
+        require(len(set(self.domains)) == len(self.domains) >= 1, "domains must be different names", self.domains)
+        even = dict.fromkeys(self.domains, 1 / len(self.domains))
+        self._settings: dict[str, Any] = {
+            "preference": dict(domains) if isinstance(domains, Mapping) else even,
+            "method": method,
+        }
+        self._settings |= dict(settings or {})
+        # What is wrong with the settings is said now, not when training begins.
+        MultiObjective(nn.Linear(1, 1), None, **{k: x for k, x in self._settings.items() if k != "parameters"})
+        self.column, self._draw = column, dict(draw) if isinstance(draw, Mapping) else ({} if draw else None)
+        self.mol: MultiObjective | None = None
+        self.sampler: DomainSampler | None = None
+        self._shares: deque[Tensor] = deque()
+        self._sums: Tensor | None = None
+        """Losses and counts of an evaluation, (2, m)."""
+        super().__init__(*args, **kwargs)
+        require(not self.is_deepspeed_enabled, "DeepSpeed must not be used: it has its own optimizer", "DeepSpeed")
+        require(self.args.n_gpu <= 1, "several GPUs must be used by torchrun", f"{self.args.n_gpu} in one process")
+        # The Trainer then divides by the number of accumulated batches, and leaves the rest to `compute_loss`.
+        self.model_accepts_loss_kwargs = False
+        self.data_collator = _Collate(self.data_collator, column, self.domains)
+        self.add_callback(_Steps(self))
+
+    # Losses -----------------------------------------------------------------------------------
+
+    def domain_losses(
+        self,
+        outputs: Any,  # noqa: ANN401
+        labels: Tensor,
+        domains: Tensor,
+        weights: Tensor | None,
+        share: Tensor | None,
+    ) -> tuple[Tensor, Tensor]:
+        """The mean loss of every domain of a batch, with its graph, and the tokens or samples of each, (m,) both.
+
+        Args:
+            outputs: Of the model; `logits` are (n, t, vocabulary), or (n, classes) for a classifier.
+            labels: (n, t) or (n,).
+            domains: (n,), or (n, t) where rows are packed.
+            weights: What gradients of rows are multiplied by, (n,), where batches are drawn.
+            share: What gradients of domains are multiplied by, (m,), where calls of a step differ in tokens.
+        """
+        logits, m = outputs["logits"], len(self.domains)
+        if logits.ndim == 3:
+            owners = domains if domains.ndim == 1 else domains[:, 1:]
+            return token_losses(logits[:, :-1], labels[:, 1:], owners, m, weights=weights, share=share)
+        values = cross_entropy(logits.float(), labels, reduction="none")
+        return group_losses(values, domains, m, weights=weights)
+
+    def compute_loss(
+        self,
+        model: nn.Module,
+        inputs: dict[str, Any],
+        return_outputs: bool = False,  # noqa: FBT001, FBT002
+        num_items_in_batch: Any = None,  # noqa: ANN401
+    ) -> Any:  # noqa: ANN401
+        """The scalar to differentiate; in evaluation, the mean over all tokens or samples."""
+        if self.column not in inputs and not model.training:
+            return super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
+        require(self.column in inputs, f"rows must have the column {self.column!r}", lambda: sorted(inputs))
+        domains, weights, labels = (inputs.pop(key, None) for key in (self.column, WEIGHT, "labels"))
+        require(labels is not None, "rows must have labels", lambda: sorted(inputs))
+        outputs = model(**inputs)
+        share = self._shares.popleft() if model.training and self._shares else None
+        f, n = self.domain_losses(outputs, labels, domains, weights, share)
+        if model.training:
+            assert self.mol is not None  # noqa: S101
+            loss = self.mol(f, n)
+        else:
+            found = torch.stack([f * n, n]).detach().double()
+            self._sums = found if self._sums is None else self._sums + found
+            loss = (f * n).sum() / n.sum()
+        return (loss, outputs) if return_outputs else loss
+
+    def get_batch_samples(self, epoch_iterator: Iterator[Any], num_batches: int, device: torch.device) -> Any:  # noqa: ANN401
+        """The batches of a step, and which share each has of every domain's tokens."""
+        batches, items = super().get_batch_samples(epoch_iterator, num_batches, device)
+        self._shares.clear()
+        if len(batches) > 1 and self.sampler is None and all(batch["labels"].ndim == 2 for batch in batches):
+            counts = [self._count(batch["labels"].to(device), batch[self.column].to(device)) for batch in batches]
+            self._shares.extend(step_shares(torch.stack(counts)))
+        return batches, items
+
+    def _count(self, labels: Tensor, domains: Tensor) -> Tensor:
+        return count_tokens(labels[:, 1:], domains if domains.ndim == 1 else domains[:, 1:], len(self.domains))
+
+    # The run ----------------------------------------------------------------------------------
+
+    def create_optimizer(self, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
+        """The optimizer, with the method attached to it."""
+        made = super().create_optimizer(*args, **kwargs)
+        if self.mol is not None:
+            self.mol.close()
+        optimizer = getattr(self.optimizer, "optimizer", self.optimizer)  # that of an earlier run is wrapped
+        model: Any = self.model
+        self.mol = MultiObjective(model, optimizer, **self._settings)
+        return made
+
+    def get_train_dataloader(self) -> Any:  # noqa: ANN401
+        """The stock loader, or batches drawn by λ."""
+        if self._draw is None:
+            return super().get_train_dataloader()
+        data: Any = self.train_dataset
+        sized = data is not None and not isinstance(data, IterableDataset)
+        require(
+            sized, "train_dataset must have a length where batches are drawn; see DomainStreams", lambda: type(data)
+        )
+        args, column = self.args, self.column
+        names = data[column] if hasattr(data, "column_names") else [row[column] for row in data]
+        self.sampler = DomainSampler(
+            [_number(name, self.domains) for name in names],
+            self._train_batch_size,
+            len(self.domains),
+            accumulate=args.gradient_accumulation_steps,
+            seed=args.seed if args.data_seed is None else args.data_seed,
+            rank=args.process_index,
+            world_size=args.world_size,
+            **self._draw,
+        )
+        return DataLoader(
+            _Rows(data, self.column),
+            batch_sampler=self.sampler,
+            collate_fn=self._get_collator_with_removed_columns(self.data_collator, description="training"),
+            generator=torch.Generator(),  # the global one, which a checkpoint holds, is left to the model
+            num_workers=args.dataloader_num_workers,
+            pin_memory=args.dataloader_pin_memory,
+            prefetch_factor=args.dataloader_prefetch_factor,
+            persistent_workers=args.dataloader_persistent_workers,
+        )
+
+    def _set_signature_columns_if_needed(self) -> None:
+        super()._set_signature_columns_if_needed()
+        columns: Any = self._signature_columns
+        columns += [name for name in (self.column, WEIGHT) if name not in columns]
+
+    def _init_training_state(self, *args: Any, **kwargs: Any) -> tuple[int, int]:
+        epochs, batches = super()._init_training_state(*args, **kwargs)
+        return epochs, 0 if self.sampler is not None else batches  # a sampler that is resumed skips nothing
+
+    def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
+        """Losses, λ and probabilities of the domains beside the loss."""
+        if self.mol is not None and self.is_in_train and "loss" in logs:
+            metrics = self.mol.metrics()
+            wanted = ("loss/", "lambda/", "tch", "imbalance")
+            logs |= {name: float(x) for name, x in metrics.items() if name.startswith(wanted)}
+            if self.sampler is not None:
+                q = self.sampler.probabilities.tolist()
+                logs |= {f"q/{name}": x for name, x in zip(self.domains, q, strict=True)}
+        super().log(logs, *args, **kwargs)
+
+    # The solution -----------------------------------------------------------------------------
+
+    def _answer(self) -> AbstractContextManager[None]:
+        """The model with the solution in it, where it has the weights of training."""
+        training = self.mol is not None and self.is_in_train and self.mol.recorded > 0
+        return self.mol.solution_weights() if training and self.mol is not None else nullcontext()
+
+    def evaluation_loop(
+        self,
+        dataloader: DataLoader[Any],
+        description: str,
+        prediction_loss_only: bool | None = None,  # noqa: FBT001
+        ignore_keys: list[str] | None = None,
+        metric_key_prefix: str = "eval",
+    ) -> EvalLoopOutput:
+        """Evaluate the solution, by domain too."""
+        self._sums = None
+        with self._answer():
+            output = super().evaluation_loop(
+                dataloader, description, prediction_loss_only, ignore_keys, metric_key_prefix
+            )
+        if self._sums is not None:
+            sums, counts = self._sums
+            seen = mean_losses(sums / counts.clamp_min(1.0), counts, None)
+            assert seen.mask is not None  # noqa: S101
+            rows = zip(self.domains, seen.values.tolist(), seen.mask.tolist(), strict=True)
+            present = {name: loss for name, loss, there in rows if there}
+            output.metrics.update({f"{metric_key_prefix}_loss/{name}": loss for name, loss in present.items()})
+            output.metrics[f"{metric_key_prefix}_worst"] = max(present.values())
+        return output
+
+    def save_model(self, *args: Any, **kwargs: Any) -> None:
+        """Save the solution."""
+        with self._answer():
+            super().save_model(*args, **kwargs)
+
+    def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:  # noqa: ANN401
+        if self.args.should_save and not self.args.save_only_model:
+            assert self.mol is not None  # noqa: S101
+            folder = Path(self._get_output_dir(trial)) / f"checkpoint-{self.state.global_step}"
+            folder.mkdir(parents=True, exist_ok=True)
+            sampler = None if self.sampler is None else self.sampler.state_dict()
+            state = {"mol": self.mol.state_dict(), "sampler": sampler, "weights": self.mol.model.state_dict()}
+            save(state, folder / STATE)
+        super()._save_checkpoint(model, trial)
+
+    def train(self, resume_from_checkpoint: str | bool | None = None, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401, FBT001
+        """As in the Trainer; `True` is the last checkpoint that was written whole."""
+        if resume_from_checkpoint is True:
+            resume_from_checkpoint = _last_whole(Path(str(self.args.output_dir)))
+        if isinstance(resume_from_checkpoint, str):
+            missing = not (Path(resume_from_checkpoint) / STATE).is_file()
+            rule = f"checkpoint must have the file {STATE}, as those of a DomainTrainer have"
+            require(not missing, rule, resume_from_checkpoint)
+        return super().train(resume_from_checkpoint, *args, **kwargs)
+
+    def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
+        super()._load_optimizer_and_scheduler(checkpoint)
+        if checkpoint is not None:
+            assert self.mol is not None  # noqa: S101
+            state = load(Path(checkpoint) / STATE, map_location="cpu")
+            drawn = "batches drawn by λ" if self.sampler is not None else "the stock loader"
+            rule = f"checkpoint must be of a run with {drawn}, as this one is"
+            require((state["sampler"] is None) == (self.sampler is None), rule, "the other")
+            self.mol.model.load_state_dict(state["weights"])
+            self.mol.load_state_dict(state["mol"])
+            if self.sampler is not None:
+                self.sampler.load_state_dict(state["sampler"])
+
+    def _finish(self) -> None:
+        """Leave the solution in the model, or the best one that the Trainer has loaded."""
+        best = self.args.load_best_model_at_end and self.state.best_model_checkpoint is not None
+        assert self.mol is not None  # noqa: S101
+        if self.mol.recorded > 0 and not best:
+            self.mol.model.load_state_dict(self.mol.solution())
+        self.mol.close()
+
+
+class _Steps(TrainerCallback):
+    """What happens at the end of steps and of training."""
+
+    def __init__(self, trainer: DomainTrainer) -> None:
+        self.trainer = trainer
+
+    def on_step_end(self, *args: Any, **kwargs: Any) -> None:  # noqa: ARG002
+        sampler, mol = self.trainer.sampler, self.trainer.mol
+        if sampler is not None and mol is not None:
+            sampler.follow(mol.coefficients)
+
+    def on_train_end(self, *args: Any, **kwargs: Any) -> None:  # noqa: ARG002
+        self.trainer._finish()
+
+
+class _Rows(Dataset[dict[str, Any]]):
+    """Rows with what they were drawn for, for indices (number, draw)."""
+
+    def __init__(self, data: Any, column: str) -> None:  # noqa: ANN401
+        self.data, self.column = data, column
+
+    def __len__(self) -> int:
+        return len(self.data)
+
+    def __getitem__(self, index: tuple[int, Draw]) -> dict[str, Any]:
+        number, draw = index
+        return {**self.data[number], self.column: draw.domain, WEIGHT: draw.weight}
+
+
+class _Collate:
+    """A collator that leaves the columns of domains and weights to this one, which makes tensors of them."""
+
+    def __init__(self, inner: Callable[[list[Any]], Any], column: str, domains: tuple[str, ...]) -> None:
+        self.inner, self.column, self.domains = inner, column, domains
+
+    def __call__(self, rows: list[Any]) -> Any:  # noqa: ANN401
+        if not isinstance(rows[0], Mapping) or self.column not in rows[0]:
+            return self.inner(rows)
+        own = {self.column, WEIGHT}
+        batch = self.inner([{key: x for key, x in row.items() if key not in own} for row in rows])
+        given = [row[self.column] for row in rows]
+        if isinstance(given[0], Sequence | Tensor) and not isinstance(given[0], str) and torch.as_tensor(given[0]).ndim:
+            batch[self.column] = _padded([torch.as_tensor(one) for one in given], batch["labels"])
+        else:
+            batch[self.column] = torch.tensor([_number(name, self.domains) for name in given])
+        if WEIGHT in rows[0]:
+            batch[WEIGHT] = torch.tensor([row[WEIGHT] for row in rows], dtype=torch.float32)
+        return batch
+
+
+def _padded(domains: list[Tensor], labels: Tensor) -> Tensor:
+    """The domains of tokens, as long as the labels, (n, t)."""
+    found = torch.full(labels.shape, IGNORED)
+    for row, one in zip(found, domains, strict=True):
+        require(len(one) <= len(row), f"domains of tokens must be at most {len(row)}, as the labels are", len(one))
+        row[: len(one)] = one
+    return found
+
+
+def _number(name: Any, domains: tuple[str, ...]) -> int:  # noqa: ANN401
+    """The number of a domain that is given by name or number."""
+    if isinstance(name, str):
+        require(name in domains, f"domains must be among {list(domains)}", name)
+        return domains.index(name)
+    number = int(name)
+    require(0 <= number < len(domains), f"domains must lie in 0..{len(domains) - 1}", number)
+    return number
+
+
+def _last_whole(folder: Path) -> str:
+    """The last checkpoint in a folder that was written to its end."""
+    found = [p for p in folder.glob("checkpoint-*") if p.name.removeprefix("checkpoint-").isdigit()]
+    for checkpoint in sorted(found, key=lambda p: int(p.name.removeprefix("checkpoint-")), reverse=True):
+        if _is_whole(checkpoint):
+            return str(checkpoint)
+        warn(f"{checkpoint} was not written to its end, and is passed over")
+    require(False, f"{folder} must hold a checkpoint to resume from", f"{len(found)} checkpoints, none whole")  # noqa: FBT003
+    return ""
+
+
+def _is_whole(checkpoint: Path) -> bool:
+    try:
+        json.loads((checkpoint / FINISHED).read_text())
+    except (OSError, ValueError):
+        return False
+    return (checkpoint / STATE).is_file()

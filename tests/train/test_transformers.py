@@ -1,0 +1,269 @@
+"""`DomainTrainer` with the real Trainer: accumulation, logs, evaluation, the solution, checkpoints, kills, ranks."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import equipoise as eq
+
+pytest.importorskip("transformers", reason="needs the extra transformers")
+
+from tests.train import with_trainer
+from tests.train.with_trainer import NAMES, make
+from transformers import BertConfig, BertForSequenceClassification, GPT2LMHeadModel, TrainingArguments
+
+from equipoise.train.transformers import DomainTrainer
+
+SCRIPT = Path(__file__).with_name("with_trainer.py")
+ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", "HF_HUB_OFFLINE": "1"}
+DRAWN = {"draw": {"explore": 0.3}}
+
+
+def weights(trainer: DomainTrainer) -> dict[str, torch.Tensor]:
+    assert trainer.mol is not None
+    return {name: p.detach().clone() for name, p in trainer.mol.model.named_parameters()}
+
+
+def equal(left: dict[str, torch.Tensor], right: dict[str, torch.Tensor]) -> bool:
+    return left.keys() == right.keys() and all(torch.equal(left[name], right[name]) for name in left)
+
+
+# Losses --------------------------------------------------------------------------------------------
+def test_accumulated_steps_are_those_of_one_large_batch(tmp_path):
+    """Rows have from 4 to 10 tokens: means over all tokens of the step, not means of means."""
+    common: dict[str, Any] = {"dropout": 0.0, "max_steps": 6, "save_strategy": "no"}
+    whole = make(tmp_path, per_device_train_batch_size=24, **common)
+    parts = make(tmp_path, per_device_train_batch_size=4, gradient_accumulation_steps=6, **common)
+    whole.train()
+    parts.train()
+    for name, p in weights(whole).items():
+        torch.testing.assert_close(weights(parts)[name], p, rtol=1e-4, atol=1e-5)
+    assert whole.mol is not None
+    assert parts.mol is not None
+    torch.testing.assert_close(parts.mol.duals, whole.mol.duals, rtol=1e-5, atol=1e-6)
+
+
+def test_a_step_is_that_of_a_plain_loop(tmp_path):
+    trainer = make(tmp_path, dropout=0.0, max_steps=1, save_strategy="no", max_grad_norm=0.0, optim="sgd")
+    trainer.train()
+    plain = with_trainer.model(0.0)
+    optimizer = torch.optim.SGD(plain.parameters(), lr=3e-3)
+    mol = eq.MultiObjective(plain, optimizer, dict.fromkeys(NAMES, 1 / 3), **with_trainer.METHOD)
+    other = make(tmp_path, dropout=0.0, max_steps=1, save_strategy="no")
+    batch = next(iter(other.get_train_dataloader()))
+    f, n = eq.token_losses(plain(batch["input_ids"]).logits[:, :-1], batch["labels"][:, 1:], batch["domain"], 3)
+    mol(f, n).backward()
+    optimizer.step()
+    plain.load_state_dict(mol.solution())
+    for name, p in plain.named_parameters():
+        torch.testing.assert_close(weights(trainer)[name], p.detach(), rtol=1e-6, atol=1e-7)
+
+
+def test_packed_rows_have_a_domain_for_every_token(tmp_path):
+    data = with_trainer.rows()
+    names = [row.pop("domain") for row in data]
+    packed = [{**row, "domain": [NAMES.index(name)] * 4 + [2] * 4} for row, name in zip(data, names, strict=True)]
+    trainer = make(tmp_path, max_steps=3, save_strategy="no", trainer={"train_dataset": packed, "eval_dataset": packed})
+    batch = next(iter(trainer.get_train_dataloader()))
+    assert batch["domain"].shape == batch["labels"].shape
+    assert set(batch["domain"][:, 8:].flatten().tolist()) == {-100}
+    with pytest.raises(ValueError, match=r"domains must lie in 0\.\.2; found -100"):
+        trainer.train()  # some rows have labels beyond their eighth token
+    for row in packed:
+        row["labels"][8:] = [-100, -100]
+    trainer = make(tmp_path, max_steps=3, save_strategy="no", trainer={"train_dataset": packed, "eval_dataset": packed})
+    trainer.train()
+    assert {f"eval_loss/{name}" for name in NAMES} <= trainer.evaluate().keys()
+
+
+def test_a_classifier_has_losses_by_sample(tmp_path):
+    sizes: dict[str, Any] = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 1, "intermediate_size": 8}
+    torch.manual_seed(0)
+    model = BertForSequenceClassification(BertConfig(vocab_size=16, max_position_embeddings=10, **sizes))
+    data = [{"input_ids": [k % 5, k % 7], "label": k % 2, "domain": k % 3} for k in range(60)]
+    arguments = TrainingArguments(
+        str(tmp_path), max_steps=4, use_cpu=True, report_to=[], disable_tqdm=True, save_strategy="no", logging_steps=1,
+        gradient_accumulation_steps=2, dataloader_pin_memory=False,
+    )  # fmt: skip
+    trainer = DomainTrainer(model, arguments, train_dataset=data, domains=["a", "b", "c"], draw=True)
+    trainer.train()
+    assert {"loss/a", "lambda/b", "q/c"} <= trainer.state.log_history[0].keys()
+    assert trainer.state.global_step == 4
+
+
+# Logs, evaluation, the solution --------------------------------------------------------------------
+def test_logs_have_losses_and_lambda_by_domain(tmp_path):
+    trainer = make(tmp_path, trainer=DRAWN, save_strategy="no")
+    trainer.train()
+    logs = [log for log in trainer.state.log_history if "loss" in log]
+    assert len(logs) == 4
+    for log in logs:
+        assert sum(log[f"lambda/{name}"] for name in NAMES) == pytest.approx(1.0)
+        assert sum(log[f"q/{name}"] for name in NAMES) == pytest.approx(1.0)
+        assert log["tch"] == pytest.approx(max(log[f"loss/{name}"] for name in NAMES) / 3)
+
+
+def test_evaluation_and_what_is_saved_have_the_solution(tmp_path):
+    seen: list[Any] = []
+
+    class Looks(DomainTrainer):
+        def evaluation_loop(self, *args: Any, **kwargs: Any) -> Any:
+            before = weights(self)
+            output = super().evaluation_loop(*args, **kwargs)
+            assert equal(before, weights(self))
+            seen.append(output.metrics)
+            return output
+
+    trainer = make(tmp_path / "run", max_steps=10, eval_strategy="steps", eval_steps=10, save_steps=10)
+    trainer.__class__ = Looks
+    trainer.train()
+    assert trainer.mol is not None
+    answer = trainer.mol.solution()
+    held = weights(trainer)
+    assert all(torch.equal(held[name], answer[name]) for name in held)  # after training
+    trainer.save_model(str(tmp_path / "saved"))
+    for folder in (tmp_path / "saved", tmp_path / "run" / "checkpoint-10"):
+        loaded = GPT2LMHeadModel.from_pretrained(folder)
+        assert all(torch.equal(p, answer[name]) for name, p in loaded.named_parameters())
+    training = eq.train.load(tmp_path / "run" / "checkpoint-10" / "equipoise.pt")["weights"]
+    assert not torch.equal(training["lm_head.weight"], answer["lm_head.weight"])
+    after = trainer.evaluate()
+    for name in ("eval_worst", *(f"eval_loss/{name}" for name in NAMES)):
+        assert seen[0][name] == pytest.approx(after[name], rel=1e-6)  # while it trained, and afterwards
+    assert after["eval_worst"] == max(after[f"eval_loss/{name}"] for name in NAMES)
+
+
+def test_the_best_model_is_judged_by_its_worst_domain(tmp_path):
+    best: dict[str, Any] = {
+        "load_best_model_at_end": True,
+        "metric_for_best_model": "eval_worst",
+        "greater_is_better": False,
+    }
+    trainer = make(tmp_path, max_steps=20, eval_strategy="steps", eval_steps=5, **best)
+    trainer.train()
+    found = {log["step"]: log["eval_worst"] for log in trainer.state.log_history if "eval_worst" in log}
+    assert trainer.state.best_metric == min(found.values())
+    assert trainer.evaluate()["eval_worst"] == pytest.approx(min(found.values()), rel=1e-6)
+
+
+def test_half_precision(tmp_path):
+    trainer = make(tmp_path, bf16=True, max_steps=4, gradient_accumulation_steps=2, save_strategy="no", trainer=DRAWN)
+    trainer.train()
+    assert trainer.state.global_step == 4
+    assert trainer.mol is not None
+    assert trainer.mol.recorded == 4
+
+
+# Checkpoints ---------------------------------------------------------------------------------------
+@pytest.mark.parametrize("drawn", [False, True])
+def test_a_resumed_run_is_the_run_that_was_not_interrupted(tmp_path, drawn):
+    def go(**changes: Any) -> DomainTrainer:
+        trainer = {"draw": {"explore": 0.3}} if drawn else {}
+        return make(tmp_path, trainer=trainer, gradient_accumulation_steps=2, dataloader_num_workers=1, **changes)
+
+    whole = go()  # an epoch has 9 steps
+    whole.train()
+    resumed = go()
+    resumed.train(resume_from_checkpoint=str(tmp_path / "checkpoint-15"))
+    assert equal(weights(whole), weights(resumed))
+    assert whole.mol is not None
+    assert resumed.mol is not None
+    ours, theirs = (trainer.mol.state_dict()["tensors"] for trainer in (resumed, whole))  # type: ignore[union-attr]
+    torch.testing.assert_close(ours, theirs, rtol=0, atol=0, equal_nan=True)
+
+
+@pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="needs SIGKILL")
+def test_a_run_that_is_killed_goes_on_as_if_it_were_not(tmp_path):
+    script = [sys.executable, str(SCRIPT)]
+    killed, whole = tmp_path / "killed", tmp_path / "whole"
+    process = subprocess.Popen([*script, str(killed), "2000", "draw"], env=ENVIRONMENT, stderr=subprocess.DEVNULL)
+    try:
+        deadline = time.monotonic() + 120
+        while not (killed / "checkpoint-10" / "trainer_state.json").exists():
+            assert process.poll() is None
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+    finally:
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+    last = max(int(p.name.split("-")[1]) for p in killed.glob("checkpoint-*"))
+    # One more that was not written to its end.
+    broken = killed / f"checkpoint-{last + 5}"
+    broken.mkdir()
+    (broken / "trainer_state.json").write_text('{"global_st')
+    steps = last + 15
+    subprocess.run([*script, str(whole), str(steps), "draw"], env=ENVIRONMENT, capture_output=True, check=True)
+    run = subprocess.run(
+        [*script, str(killed), str(steps), "draw", "resume"],
+        env=ENVIRONMENT,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert f"checkpoint-{last + 5} was not written to its end, and is passed over" in run.stderr
+    ours, theirs = (torch.load(folder / "found-0.pt") for folder in (killed, whole))
+    assert ours["step"] == theirs["step"] == steps
+    assert torch.equal(ours["lambda"], theirs["lambda"])
+    assert equal(ours["weights"], theirs["weights"])
+
+
+@pytest.mark.parametrize("draw", [["draw"], pytest.param([], marks=pytest.mark.slow)])
+def test_two_processes_under_torchrun_are_one_with_twice_the_batch(tmp_path, draw):
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"]
+    two, one = tmp_path / "two", tmp_path / "one"
+    for command, folder in (([*torchrun, str(SCRIPT)], two), ([sys.executable, str(SCRIPT)], one)):
+        arguments = [*command, str(folder), "6", "still", *draw]
+        done = subprocess.run(arguments, env=ENVIRONMENT, capture_output=True, text=True, timeout=200, check=False)
+        assert done.returncode == 0, done.stderr[-3000:]
+    first, second, single = (torch.load(p) for p in (two / "found-0.pt", two / "found-1.pt", one / "found-0.pt"))
+    assert torch.equal(first["lambda"], second["lambda"])
+    assert equal(first["weights"], second["weights"])
+    if draw:  # the stock loader gives the ranks other rows than one process has
+        torch.testing.assert_close(first["lambda"], single["lambda"], rtol=1e-4, atol=1e-5)
+        for name, p in single["weights"].items():
+            torch.testing.assert_close(first["weights"][name], p, rtol=1e-3, atol=1e-4)
+
+
+# Bad input -----------------------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    ("trainer", "message"),
+    [
+        ({"domains": ["small", "large"]}, r"domains must be among \['small', 'large'\]; found odd"),
+        ({"domains": [*NAMES, "none"]}, "domains must hold a sample of each of the 4 domains; found none of domain 3"),
+        ({"column": "language"}, "'language'"),
+        ({"draw": {"repeats": 0.1}}, "repeats must leave every domain"),
+    ],
+)
+def test_bad_domains_are_named(tmp_path, trainer, message):
+    with pytest.raises((ValueError, KeyError), match=message):
+        make(tmp_path, trainer={**DRAWN, **trainer}).train()
+
+
+def test_bad_settings_are_named_at_once(tmp_path):
+    with pytest.raises(ValueError, match="domains must be different names"):
+        make(tmp_path, trainer={"domains": ["a", "a"]})
+    with pytest.raises(ValueError, match="preference must be non-negative and sum to 1"):
+        make(tmp_path, trainer={"domains": {"small": 1.0, "large": 1.0, "odd": 1.0}})
+    with pytest.raises(ValueError, match="rows must have the column 'language'"):
+        make(tmp_path, max_steps=1, trainer={"column": "language"}).train()
+
+
+def test_a_checkpoint_of_another_run_is_named(tmp_path):
+    make(tmp_path, max_steps=5).train()
+    with pytest.raises(ValueError, match="checkpoint must be of a run with batches drawn by λ"):
+        make(tmp_path, trainer=DRAWN).train(resume_from_checkpoint=True)
+    (tmp_path / "checkpoint-5" / "equipoise.pt").unlink()
+    with pytest.raises(ValueError, match=r"checkpoint must have the file equipoise\.pt"):
+        make(tmp_path).train(resume_from_checkpoint=str(tmp_path / "checkpoint-5"))
+    with (
+        pytest.raises(ValueError, match="must hold a checkpoint to resume from; found 1 checkpoints, none whole"),
+        pytest.warns(UserWarning, match="checkpoint-5 was not written to its end"),
+    ):
+        make(tmp_path).train(resume_from_checkpoint=True)
