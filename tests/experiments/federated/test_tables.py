@@ -3,18 +3,26 @@
 import json
 import math
 import re
+from dataclasses import replace
 
 import pytest
 import torch
 from typer.testing import CliRunner
 
-from equipoise import cli
 from equipoise.cli import app
+from equipoise.cli.shared import console
 from equipoise.errors import NonFiniteLossError
-from equipoise.experiments import conversions, federated, federated_figures, paper, plan, runs, synthetic
-from equipoise.experiments.cells import CellStore, cell_name
-from equipoise.experiments.federated import EXACT_FERERO, METHODS, SEEDS
-from equipoise.experiments.federated_tables import METRICS, Entry, entries, paired
+from equipoise.experiments import paper
+from equipoise.experiments.default import settings as default
+from equipoise.experiments.federated import figures, rows, runs, settings
+from equipoise.experiments.federated.rows import Wanted
+from equipoise.experiments.federated.scores import METRICS, Entry, entries_of, paired
+from equipoise.experiments.federated.settings import EXACT_FERERO, METHODS, SEEDS
+from equipoise.experiments.results import PUBLISHED, CellStore, cell_name, cells_in, import_cells
+from equipoise.experiments.synthetic import settings as synthetic
+from equipoise.experiments.tabular import count
+from equipoise.identity import digest
+from equipoise.identity import spec as identity
 
 MNIST = ("mnist-rotation", "mnist-class2", "mnist-class5")
 PAIR = (0, 25)
@@ -38,7 +46,7 @@ def scores(values, loss=0.5):
 
 
 def cell(by_output, rounds=300, seconds=0.01):
-    """A cell as `federated.cell` writes it, with scores of our own."""
+    """A cell as `runs.cell` writes it, with scores of our own."""
     points = range(5, rounds + 1, 5)
     return {
         "outputs": {name: {"train": scores(values), "test": scores(values)} for name, values in by_output.items()},
@@ -55,19 +63,18 @@ def cell(by_output, rounds=300, seconds=0.01):
         "coefficients": [[0.1] * 10 for _ in points],
         "archive": [1 for _ in points],
         "seconds_per_round": seconds,
-        "device": "a made-up GPU",
     }
 
 
 def published(store, tasks=MNIST, seeds=PAIR, shift=0.0):
     """Cells whose mean and deviation over two seeds are the paper's, moved by so many of its deviations."""
     for name in tasks:
-        task = federated.tasks()[name]
+        task = settings.tasks()[name]
         found: dict[str, dict[str, paper.Scores]] = {}
-        methods: dict[str, federated.Row] = {}
-        for method in plan.ALL:
-            row = federated.row(method, name)
-            key = repr((row.method.weighting, row.method.transform))
+        methods: dict[str, settings.Row] = {}
+        for method in rows.ALL:
+            row = settings.row(method, name)
+            key = digest([identity(row.method.weighting), identity(row.method.transform)])
             theirs = paper.SCORES[name][method if method in METHODS else "FERERO"]
             # Rows of equal step size share a trajectory, and each has its own output.
             found.setdefault(key, dict.fromkeys(("last", "average", "adaptive"), theirs))[row.output] = theirs
@@ -77,7 +84,7 @@ def published(store, tasks=MNIST, seeds=PAIR, shift=0.0):
                 values = {
                     output: [s.mean + (sign + shift) * s.std for s in theirs] for output, theirs in outputs.items()
                 }
-                store.write(federated.spec(task, methods[key].method, seed), cell(values))
+                store.write(runs.spec(task, methods[key].method, seed), cell(values))
 
 
 @pytest.fixture(scope="module")
@@ -126,9 +133,9 @@ def test_seconds_of_the_paper():
 # ------------------------------------------------------------------------------- entries
 def entry(task, method, by_seed, name="last"):
     """By seed: three scores of one output."""
-    row = federated.row(method, task)
     results = tuple(cell({name: values}) for values in by_seed.values())
-    return Entry(task, row, tuple(by_seed), results, paper.SCORES[task][method], claimed=True)
+    output = settings.row(method, task).output
+    return Entry(task, method, output, tuple(by_seed), results, paper.SCORES[task][method], claimed=True)
 
 
 def test_an_entry_by_hand():
@@ -186,7 +193,7 @@ def test_table_mnist_compares_every_number(folder, tmp_path):
     assert {record["within"] for record in others} == {None}
     assert set(first["outputs"]) == {"last", "average", "adaptive"}
     assert set(others[-1]["outputs"]) == {"last", "average", "adaptive", "own"}
-    assert "equipoise is the default: not in the paper, not tuned to the task." in output
+    assert "equipoise is the library's default: not in the paper, not tuned to the task." in output
 
 
 def test_what_is_outside_is_listed_in_deviations(tmp_path):
@@ -205,12 +212,11 @@ def test_other_rounds_or_settings_claim_nothing(tmp_path):
     arguments = ("--task", "digits-rotation", "--methods", "LS", "--rounds", "1", "--seeds", "0", "--out", tmp_path)
     assert "nothing is claimed" in command("reproduce", "table-mnist", *arguments)
     store = CellStore(tmp_path / "cells", behind=())
-    task = federated.sized(federated.tasks()["mnist-class2"], 20)
-    store.write(
-        federated.spec(task, federated.row("LS", "mnist-class2").method, 0), cell({"last": (92.33, 0.534, 4.5)})
-    )
-    found = entries(store, ["mnist-class2"], ["LS", "TCH"], [0], "published", 20)
-    assert [one.row.name for one in found] == ["LS"]  # TCH has no cell
+    task = settings.sized(settings.tasks()["mnist-class2"], 20)
+    store.write(runs.spec(task, settings.row("LS", "mnist-class2").method, 0), cell({"last": (92.33, 0.534, 4.5)}))
+    wanted = [Wanted("mnist-class2", task, settings.row(name, "mnist-class2")) for name in ("LS", "TCH")]
+    found = entries_of(store, wanted, [0], "published")
+    assert [one.name for one in found] == ["LS"]  # TCH has no cell
     assert found[0].paper is not None
     assert found[0].within("accuracy") is None
 
@@ -218,9 +224,9 @@ def test_other_rounds_or_settings_claim_nothing(tmp_path):
 def test_table_time_is_relative_to_ls(tmp_path):
     store = CellStore(tmp_path / "cells", behind=())
     for method, seconds in (("LS", 0.004), ("FedMGDA+", 0.006)):
-        row = federated.row(method, "mnist-rotation")
+        row = settings.row(method, "mnist-rotation")
         made = cell({"last": (90.0, 0.5, 1.0)}, seconds=seconds)
-        store.write(federated.spec(federated.tasks()["mnist-rotation"], row.method, 0), made)
+        store.write(runs.spec(settings.tasks()["mnist-rotation"], row.method, 0), made, device="a made-up GPU")
     output = command(
         "reproduce", "table-time", "--task", "mnist-rotation", "--methods", "LS,FedMGDA+", "--seeds", "0",
         "--out", tmp_path, "--json", tmp_path / "time.json",
@@ -239,7 +245,7 @@ def test_table_digits_runs_anywhere_and_only_once(tmp_path, monkeypatch):
     first = command(*arguments)
     assert "runs are missing" in first
     assert all(name in first for name in METHODS)
-    monkeypatch.setattr(federated, "run", forbidden)
+    monkeypatch.setattr(runs, "run", forbidden)
     second = command(*arguments)
     assert "runs are missing" not in second
     said, _, table = second.partition("\n")
@@ -254,7 +260,7 @@ def forbidden(*_arguments, **_options):
 
 
 def test_a_run_that_diverges_is_left_out_and_the_others_are_shown(tmp_path, monkeypatch):
-    honest = federated.run
+    honest = runs.run
 
     def run(store, jobs, **options):
         (job,) = jobs
@@ -262,12 +268,12 @@ def test_a_run_that_diverges_is_left_out_and_the_others_are_shown(tmp_path, monk
             raise NonFiniteLossError("loss must be finite; found nan for client 3, seed 0, round 2")
         honest(store, jobs, **options)
 
-    monkeypatch.setattr(federated, "run", run)
+    monkeypatch.setattr(runs, "run", run)
     output = command(
         "reproduce", "table-digits", "--rounds", "2", "--seeds", "0", "--task", "digits-class2", "--methods",
         "LS,TCH", "--out", tmp_path,
     )  # fmt: skip
-    assert "left out: digits-class2, Tchebycheff" in output
+    assert "left out: digits-class2, TCH: loss must be finite" in output
     assert "client 3, seed 0, round 2" in output
     assert "LS" in output
 
@@ -289,13 +295,13 @@ def drawn(line):
 
 def test_scatter_takes_the_root_of_the_mean_variance():
     one = entry("mnist-rotation", "LS", {0: (92.0, 0.6, 3.0), 25: (93.0, 0.7, 4.0)})
-    (point,) = federated_figures.parity([("mnist-rotation", [one])]).axes[0].lines
+    (point,) = figures.parity([("mnist-rotation", [one])]).axes[0].lines
     assert drawn(point) == [(pytest.approx(math.sqrt((9 + 16) / 2)), 92.5)]
 
 
 def test_curves_are_those_of_the_output_that_a_method_reports():
     one = entry("mnist-rotation", "LS", {0: (92.0, 0.6, 3.0)})
-    train, test = federated_figures.curves([("mnist-rotation", [one])]).axes
+    train, test = figures.curves([("mnist-rotation", [one])]).axes
     assert drawn(train.lines[0])[:2] == [(5, 0.4), (10, 0.2)]
     assert drawn(test.lines[0])[:2] == [(5, pytest.approx(0.6)), (10, pytest.approx(0.3))]
 
@@ -317,7 +323,7 @@ def test_fl_reports_three_outputs_and_runs_once(tmp_path, monkeypatch):
     assert record["mean"]["adaptive"]["test"]["agnostic_loss"] == pytest.approx(float(values.mean()))
     assert record["std"]["adaptive"]["test"]["agnostic_loss"] == pytest.approx(float(values.std(correction=0)))
 
-    monkeypatch.setattr(federated, "run", forbidden)
+    monkeypatch.setattr(runs, "run", forbidden)
     again = command(*arguments)
     assert "computed" not in again
     assert f"2 of 2 runs read from {tmp_path / 'cells'}, 0 made now" in again.replace("\n", " ")
@@ -347,9 +353,10 @@ def test_tuning_takes_the_smallest_training_loss_of_the_worst_client(tmp_path, m
         made = cell(dict.fromkeys(("last", "average", "adaptive"), (90.0, 1.0, 1.0)))
         made["outputs"]["last"]["train"]["agnostic_loss"] = loss
         made["outputs"]["last"]["test"]["agnostic_loss"] = 1 - loss
-        store.write(federated.spec(job.task, job.method, 0), made)
+        store.write(runs.spec(job.task, job.method, 0), made)
 
-    monkeypatch.setattr(federated, "run", run)
+    monkeypatch.setattr(runs, "run", run)
+    monkeypatch.setattr("equipoise.experiments.federated.compute.datasets.load", lambda *_: None)
     output = command(
         "fl", "--task", "mnist-class2", "--method", "fedfv", "--tune", "--out", tmp_path, "--json",
         tmp_path / "tuned.json", "--rounds", "2",
@@ -365,7 +372,7 @@ def test_a_diverging_run_ends_with_its_message(tmp_path, monkeypatch):
     def run(*_arguments, **_options):
         raise NonFiniteLossError("loss must be finite; found nan for client 3, seed 0, round 2")
 
-    monkeypatch.setattr(federated, "run", run)
+    monkeypatch.setattr(runs, "run", run)
     result = CliRunner().invoke(app, ["fl", "--out", str(tmp_path), "--rounds", "2"])
     assert isinstance(result.exception, NonFiniteLossError)
 
@@ -389,7 +396,9 @@ def test_import_takes_whole_cells_and_names_the_rest(tmp_path):
     for name in ("truncated.json", "list.json", "notes.txt", renamed.name, changed.name):
         assert f"refused: {name}" in output
     assert f"it must be called {other.name}" in output
-    assert CellStore(out / "cells", behind=()).read(spec) == {"value": 1}
+    found = CellStore(out / "cells", behind=()).read(spec)
+    assert found is not None
+    assert found["value"] == 1
     assert len(list((out / "cells").iterdir())) == 2
     for name in ("truncated.json", "list.json", "notes.txt", renamed.name, changed.name):
         (source / name).unlink()
@@ -401,52 +410,62 @@ def test_import_keeps_what_is_there(tmp_path):
     CellStore(tmp_path / "source", behind=()).write(spec, {"value": "theirs"})
     own = CellStore(tmp_path / "out" / "cells", behind=())
     own.write(spec, {"value": "ours"})
-    assert runs.import_cells(tmp_path / "source", own) == (0, 1, {})
-    assert own.read(spec) == {"value": "ours"}
+    before = own.read(spec)
+    assert import_cells(tmp_path / "source", own) == (0, 1, {})
+    assert own.read(spec) == before
 
 
-def test_list_counts_cells_and_knows_which_a_table_uses(tmp_path, monkeypatch):
-    monkeypatch.setattr(cli.console, "width", 120)  # in one line each
+def keep(store, task, method, seed=0, rounds=None, value=None):
+    """A made-up cell under the name that its command would give it."""
+    sized = settings.sized(settings.tasks()[task], rounds)
+    row = settings.row(method, task, value=value)
+    job = Wanted(task, sized, replace(row, name=method if value is None else f"{method} ({value:g})")).job((seed,))
+    output = {row.output: (1, 1, 1)}
+    store.write(job.spec(seed), cell(output), job.labels)
+
+
+def test_list_counts_cells_by_task_and_method(tmp_path, monkeypatch):
+    monkeypatch.setattr(console, "width", 120)  # in one line each
     store = CellStore(tmp_path / "cells", behind=())
-    task = federated.tasks()["mnist-rotation"]
-    omd = federated.row("OMDgd-TCH", "mnist-rotation").method
     for seed in SEEDS[:3]:
-        store.write(federated.spec(task, omd, seed), cell({"last": (1, 1, 1)}))
-    store.write(federated.spec(federated.sized(task, 7), omd, 0), cell({"last": (1, 1, 1)}))
-    tried = federated.row("OMDgd-TCH", "mnist-rotation", value=0.5).method
-    store.write(federated.spec(task, tried, 0), cell({"last": (1, 1, 1)}))
-    found = runs.count(tmp_path / "cells")
-    shared = "OMDgd-TCH, AdaOMDgd-TCH"
-    assert found == {
-        ("federated", "mnist-rotation, 300 rounds", shared, "table-mnist"): 3,
-        ("federated", "mnist-rotation, 7 rounds", shared, ""): 1,
-        ("federated", "mnist-rotation, 300 rounds", "OMD, other settings", ""): 1,
+        keep(store, "mnist-rotation", "OMDgd-TCH", seed)
+    keep(store, "mnist-rotation", "OMDgd-TCH", rounds=7)
+    keep(store, "mnist-rotation", "OMDgd-TCH", value=0.5)
+    assert count(cells_in([tmp_path / "cells"])) == {
+        ("federated", "mnist-rotation, 300 rounds", "OMDgd-TCH"): 3,
+        ("federated", "mnist-rotation, 7 rounds", "OMDgd-TCH"): 1,
+        ("federated", "mnist-rotation, 300 rounds", "OMDgd-TCH (0.5)"): 1,
     }
     output = command("runs", "list", "--out", tmp_path)
-    assert "5 cells; 2 of them made by equipoise fl, by a table with" in output
-    assert "other settings" not in output
-    assert re.search(r"mnist-rotation, 300 rounds +2 +4 +3 +mnist\b", output)  # methods, cells, used, by tables
-    assert re.search(r"mnist-rotation, 7 rounds +1 +1 +0 +-", output)
-    assert "other settings" in command("runs", "list", "--out", tmp_path, "--all")
+    assert f"{tmp_path / 'cells'}: 5 cells" in output
+    assert "OMDgd-TCH" not in output.partition("5 cells")[0]
+    assert re.search(r"federated +mnist-rotation, 300 rounds +2 +4\b", output)  # methods, cells
+    assert re.search(r"federated +mnist-rotation, 7 rounds +1 +1\b", output)
+    assert re.search(rf"{len(list(cells_in([PUBLISHED])))} cells", output)  # those that come with the library
+    every = command("runs", "list", "--out", tmp_path, "--all")
+    assert re.search(r"mnist-rotation, 300 rounds +OMDgd-TCH \(0\.5\) +1\b", every)
 
 
-def test_list_knows_the_runs_of_the_demo(tmp_path):
+def test_list_knows_the_runs_of_every_study(tmp_path):
     """Those of the library's own method, of synthetic problems, and of a task in the table of conversions."""
     store = CellStore(tmp_path / "cells", behind=())
-    own = federated.row("equipoise", "digits-rotation").method
-    store.write(federated.spec(federated.tasks()["digits-rotation"], own, 25), cell({"own": (1, 1, 1)}))
-    (row,) = [row for row in synthetic.settings("published") if row.method == "AdaOMDgd-TCH"]
+    keep(store, "digits-rotation", "equipoise", 25)
     solved = {"losses": [[0.5, 0.5]] * synthetic.PREFERENCES, "hypervolume": 1.0, "diverged": 0}
-    store.write(synthetic.cell_spec("published", "F6", row, 0), solved)
+    (row,) = [row for row in synthetic.settings("published") if row.method == "AdaOMDgd-TCH"]
+    store.write(synthetic.cell_spec("published", "F6", row, 0), solved, {"task": "F6", "method": row.method})
     for problem in ("digits-class2", "DTLZ2 m=3", "Needle m=10"):
-        spec = conversions.cell_spec(problem, conversions.configurations(problem)[0])
-        store.write(spec, {name: {"gap": [0.1]} for name in spec["outputs"]})
-    assert set(runs.count(tmp_path / "cells")) == {
-        ("federated", "digits-rotation, 100 rounds", "equipoise", "table-digits"),
-        ("synthetic", "F6 published", "AdaOMDgd-TCH", "table-hv"),
-        ("conversions", "digits-class2", "OMD", "table-conversions"),
-        ("conversions", "DTLZ2 m=3", "OMD", "table-conversions"),
-        ("conversions", "Needle m=10", "OMD", "table-conversions"),
+        first = default.rows(problem)[0]
+        spec = default.cell_spec(problem, first)
+        names = {"task": problem, "method": first.name, "output": first.answer}
+        store.write(spec, {name: {"gap": [0.1]} for name in spec["outputs"]}, names)
+    store.write({"experiment": "x"}, {})
+    assert set(count(cells_in([tmp_path / "cells"]))) == {
+        ("federated", "digits-rotation, 100 rounds", "equipoise"),
+        ("synthetic", "F6", "AdaOMDgd-TCH"),
+        ("conversions", "digits-class2", "PGD η=1 c=0"),
+        ("conversions", "DTLZ2 m=3", "PGD η=1 c=0"),
+        ("conversions", "Needle m=10", "PGD adaptive τ=3 c=30"),
+        ("x", "?", "?"),
     }
-    output = command("runs", "list", "--out", tmp_path)
-    assert f"{tmp_path / 'cells'}: 5 cells\n" in output  # and nothing about another version
+    assert f"{tmp_path / 'cells'}: 6 cells\n" in command("runs", "list", "--out", tmp_path)
+    assert f"{tmp_path / 'none' / 'cells'}: no cells\n" in command("runs", "list", "--out", tmp_path / "none")

@@ -309,8 +309,8 @@ def label_of(name: str, task: Task) -> str:
         if same == usual:
             return f"{name}{suffix}"
         if replace(same, loss=usual.loss, dominance=usual.dominance) == usual:
-            other = task.loss if task.dominance is None else f"{task.dominance} for dominance"
-            return f"{name}, {other} loss{suffix}"
+            other = f"{task.loss} loss" if task.dominance is None else f"{task.dominance} loss for dominance"
+            return f"{name}, {other}{suffix}"
     return f"{name}, other settings"
 
 
