@@ -15,25 +15,32 @@ import equipoise as eq
 from equipoise.cli import app
 from equipoise.datasets import Dataset
 from equipoise.errors import NonFiniteLossError, UnknownNameError
-from equipoise.experiments import bare, federated, federated_figures, paper, plan, runs
-from equipoise.experiments.cells import CellStore, cell_name
-from equipoise.experiments.cifar_items import PREFERENCES as HEADS
-from equipoise.experiments.cifar_items import _sheet
-from equipoise.experiments.cifar_tables import (
-    Compared,
-    compare_outputs,
-    compare_preferences,
-    compare_ratios,
-    ratios,
+from equipoise.experiments import headless, paper
+from equipoise.experiments.federated import figures, rows, runs, settings
+from equipoise.experiments.federated.comparison import Compared, sheet
+from equipoise.experiments.federated.preference_table import HEADS, compare_outputs, compare_preferences
+from equipoise.experiments.federated.ratio_table import compare_ratios, ratios
+from equipoise.experiments.federated.rows import CIFAR, Wanted, wanted
+from equipoise.experiments.federated.runs import spec
+from equipoise.experiments.federated.scores import entries_of, paired
+from equipoise.experiments.federated.settings import (
+    EXACT_FERERO,
+    METHODS,
+    MOMENTUM,
+    PREFERENCES,
+    SEEDS,
+    row,
+    tasks,
 )
-from equipoise.experiments.federated import EXACT_FERERO, METHODS, MOMENTUM, PREFERENCES, SEEDS, row, spec, tasks
-from equipoise.experiments.federated_tables import entries, entries_of, paired
-from equipoise.experiments.paper import Score
-from equipoise.experiments.plan import CIFAR, Wanted, wanted
+from equipoise.experiments.item import Request
+from equipoise.experiments.paper import Preset, Score
+from equipoise.experiments.render import origin
 from equipoise.experiments.report.sources import read
 from equipoise.experiments.report.training import runs_by_task
-from equipoise.experiments.sheets import origin
+from equipoise.experiments.results import PUBLISHED, CellStore, cell_name, cells_in
+from equipoise.experiments.tabular import count
 from equipoise.federated import Dense, simulate
+from equipoise.identity import spec as identity
 from equipoise.simplex import project
 
 
@@ -58,7 +65,7 @@ def cell(
     untrained: dict[str, Any] | None = None,
     seconds: float = 0.4,
 ) -> dict[str, Any]:
-    """A cell as `federated.cell` writes it for CIFAR-10."""
+    """A cell as `runs.cell` writes it for CIFAR-10."""
     names = ("last", "average", "adaptive", "own")
     found = {name: scores() for name in names} | (outputs or {})
     return {
@@ -73,13 +80,12 @@ def cell(
         "coefficients": [[0.5, 0.5]],
         "archive": [1],
         "seconds_per_round": seconds,
-        "device": "a made-up GPU",
-        "date": "2026-01-02",
     }
 
 
 def write(store: CellStore, one: Wanted, seed: int, made: dict[str, Any]) -> None:
-    store.write(one.job((seed,)).spec(seed), made)
+    job = one.job((seed,))
+    store.write(job.spec(seed), made, job.labels, "a made-up GPU")
 
 
 @pytest.fixture
@@ -95,33 +101,27 @@ def test_what_other_cells_do_not_have_is_not_in_their_specification():
     assert spec(task, method, 0, preference=(0.1,) * 10)["preference"] == [0.1] * 10
     assert spec(tasks()["cifar-rotation"], method, 0)["evaluated"] == {"parts": ["test"], "first": True}
     assert "conversion" not in spec(task, replace(method, conversion=eq.Adaptive()), 0)
-    assert spec(task, eq.methods()["equipoise"], 0)["conversion"] == repr(eq.Suffix())
-    assert spec(task, eq.methods()["OptOMD-TCH"], 0)["conversion"] == repr(eq.Adaptive(8.0, 8))
-
-
-COMMITTED = Path(__file__).parent.parent.parent / "docs" / "results" / "cells"
+    assert spec(task, eq.methods()["equipoise"], 0)["conversion"] == identity(eq.Suffix())
+    assert spec(task, eq.methods()["OptOMD-TCH"], 0)["conversion"] == identity(eq.Adaptive(8.0, 8))
 
 
 @pytest.fixture(autouse=True)
 def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where no committed cells are found."""
+    """Where there are no cells but those that a test makes."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(Request, "store", property(lambda request: CellStore(request.out / "cells", ())))
 
 
-def test_the_committed_cells_of_mnist_keep_their_names():
-    for task in ("mnist-rotation", "mnist-class2", "mnist-class5"):
-        for method in METHODS:
-            name = cell_name(spec(tasks()[task], row(method, task).method, 2003))
-            assert (COMMITTED / name).is_file(), (task, method)
-
-
-def test_the_committed_cells_of_the_default_and_of_the_former_one_are_found():
-    store = CellStore(COMMITTED, ())
-    for one in (*wanted("table-cifar"), *wanted("table-preference")):
-        if one.row.name in {"equipoise", "OptOMD-TCH"}:
-            assert list(one.found(store, SEEDS)) == [0, 25, 37], one.name
-    for one in plan.rows(("mnist-rotation", "mnist-class2", "mnist-class5"), ["equipoise"], "published"):
-        assert tuple(one.found(store, SEEDS)) == SEEDS
+def test_the_published_cells_are_found():
+    store = CellStore(Path("nowhere"), (PUBLISHED,))
+    mnist = rows.rows(("mnist-rotation", "mnist-class2", "mnist-class5"), rows.ALL, "published")
+    for one in mnist:
+        assert tuple(one.found(store, SEEDS)) == SEEDS, (one.task_name, one.name)
+    for one in wanted("table-cifar"):
+        assert list(one.found(store, SEEDS))[:3] == [0, 25, 37], (one.task_name, one.name)
+    for name in ("table-stch", "table-ablation", "table-evaluation-data", "table-ratio", "table-text"):
+        for one in wanted(name, "text" if name == "table-text" else "published"):
+            assert list(one.found(store, SEEDS))[:3] == [0, 25, 37], (name, one.name)
 
 
 def test_the_default_reports_its_own_conversion():
@@ -137,42 +137,42 @@ def test_momentum_has_its_own_values():
 
 
 def test_seeds_and_precision():
-    assert federated.seeds_of("mnist-class2") == SEEDS
-    assert federated.seeds_of("cifar-two") == federated.seeds_of("digits-class2") == (0, 25, 37)
-    assert federated.precision_of("cifar-rotation") == "bfloat16"
-    assert federated.precision_of("cifar-rotation", "tf32") == "tf32"
-    assert federated.precision_of("mnist-rotation") is None
+    assert settings.seeds_of("mnist-class2") == SEEDS
+    assert settings.seeds_of("cifar-two") == settings.seeds_of("digits-class2") == (0, 25, 37)
+    assert settings.precision_of("cifar-rotation") == "bfloat16"
+    assert settings.precision_of("cifar-rotation", "tf32") == "tf32"
+    assert settings.precision_of("mnist-rotation") is None
 
 
 def test_where_the_losses_come_from():
     published, text = tasks()["cifar-rotation"], tasks("text")["cifar-rotation"]
-    sources: tuple[federated.EvaluationData, ...] = ("mini", "full", "val")
-    assert [federated.evaluated_on(published, data).loss for data in sources] == [
+    sources: tuple[settings.EvaluationData, ...] = ("mini", "full", "val")
+    assert [settings.evaluated_on(published, data).loss for data in sources] == [
         "trajectory",
         "full-updated",
         "validation-trajectory",
     ]
-    assert [federated.evaluated_on(text, data, "text").loss for data in sources] == ["received", "full", "validation"]
-    assert federated.evaluated_on(published, "mini") == published  # its cells are those of tab:3
-    apart = federated.evaluated_on(published, "val for dominance")
+    assert [settings.evaluated_on(text, data, "text").loss for data in sources] == ["received", "full", "validation"]
+    assert settings.evaluated_on(published, "mini") == published  # its cells are those of tab:3
+    apart = settings.evaluated_on(published, "val for dominance")
     assert (apart.loss, apart.dominance) == ("trajectory", "validation-trajectory")
-    apart = federated.evaluated_on(text, "val for dominance", "text")
+    apart = settings.evaluated_on(text, "val for dominance", "text")
     assert (apart.loss, apart.dominance) == ("received", "validation")
 
 
 def test_the_ratio_trick():
     stch = row("STCH", "cifar-rotation")
-    assert federated.by_ratios(stch).method.weighting == eq.Relative(stch.method.weighting)
-    assert federated.by_ratios(stch).output == stch.output
+    assert settings.by_ratios(stch).method.weighting == eq.Relative(stch.method.weighting)
+    assert settings.by_ratios(stch).output == stch.output
     ls, ada = row("LS", "cifar-rotation"), row("AdaOMDeg-TCH", "cifar-rotation")
-    assert federated.by_ratios(ls) == ls
-    assert federated.by_ratios(ada).method.weighting == eq.Relative(ada.method.weighting, "first")
-    assert federated.by_ratios(ada, "text").method.weighting == eq.Relative(ada.method.weighting)
+    assert settings.by_ratios(ls) == ls
+    assert settings.by_ratios(ada).method.weighting == eq.Relative(ada.method.weighting, "first")
+    assert settings.by_ratios(ada, "text").method.weighting == eq.Relative(ada.method.weighting)
 
 
 def test_what_the_groups_consist_of():
-    names = {group: [one.name for one in wanted(group)] for group in plan.GROUPS}
-    assert names["table-cifar"] == [*METHODS, EXACT_FERERO, "equipoise", "OptOMD-TCH"] * 3
+    names = {group: [one.name for one in wanted(group)] for group in rows.GROUPS}
+    assert names["table-cifar"] == [*METHODS, EXACT_FERERO, "equipoise"] * 3
     assert names["table-evaluation-data"][:3] == ["AdaOMDgd-TCH, mini", "AdaOMDgd-TCH, full", "AdaOMDgd-TCH, val"]
     assert names["table-ratio"] == [*paper.RATIOS, "AdaOMDeg-TCH, every round"]
     assert set(names["table-stch"]) == {"STCH", MOMENTUM, "AdaOMDeg-TCH", "AdaOMDgd-TCH"}
@@ -180,8 +180,8 @@ def test_what_the_groups_consist_of():
     assert {one.task.loss for one in wanted("table-text")} == {"received"}
     assert {one.task.rounds for one in wanted("table-cifar", rounds=3)} == {3}
     # No new run: LS and TCH have an adaptive output.
-    seen = {repr(one.job((0,)).spec(0)) for one in wanted("table-cifar")}
-    assert {repr(one.job((0,)).spec(0)) for one in wanted("table-ablation")} <= seen
+    seen = {cell_name(one.job((0,)).spec(0)) for one in wanted("table-cifar")}
+    assert {cell_name(one.job((0,)).spec(0)) for one in wanted("table-ablation")} <= seen
     with pytest.raises(UnknownNameError, match="nearest: table-ratio"):
         wanted("table-ration")
 
@@ -194,22 +194,22 @@ def small(monkeypatch: pytest.MonkeyPatch) -> Dataset:
     images = [torch.randint(0, 256, (n, 3, 8, 8), dtype=torch.uint8, generator=draws) for n in (100, 200)]
     labels = [torch.arange(n) % 10 for n in (100, 200)]
     data = Dataset("cifar10", images[0], labels[0], images[1], labels[1], tuple("0123456789"), 255)
-    honest = federated.tasks
+    honest = settings.tasks
 
-    def linear(preset: federated.Preset = "published") -> Any:
+    def linear(preset: Preset = "published") -> Any:
         found = honest(preset)
         for name, task in found.items():
             if task.data == "cifar10":
                 found[name] = replace(task, model=Dense((192, 10)), work=replace(task.work, batch_size=10))
         return found
 
-    monkeypatch.setattr(federated, "tasks", linear)
-    monkeypatch.setattr(federated, "simulate", lambda *a, **k: simulate(*a, **k, dataset=data))
-    monkeypatch.setattr("equipoise.experiments.computing.datasets.load", lambda *_: data)
+    monkeypatch.setattr(settings, "tasks", linear)
+    monkeypatch.setattr(runs, "simulate", lambda *a, **k: simulate(*a, **k, dataset=data))
+    monkeypatch.setattr("equipoise.experiments.federated.compute.datasets.load", lambda *_: data)
     return data
 
 
-def only(group: str, name: str, rounds: int, preset: federated.Preset = "published") -> list[Wanted]:
+def only(group: str, name: str, rounds: int, preset: Preset = "published") -> list[Wanted]:
     return [one for one in wanted(group, preset, rounds) if one.row.name == name]
 
 
@@ -217,7 +217,7 @@ def only(group: str, name: str, rounds: int, preset: federated.Preset = "publish
 def test_every_group_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     out = tmp_path / "cells"
     options = ["--rounds", "2", "--seeds", "0", "--precision", "float32", "--out", str(out)]
-    bare.main(["table-evaluation-data", "table-ratio", "table-preference", *options])
+    headless.main(["table-evaluation-data", "table-ratio", "table-preference", *options])
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == 8 + 8 + 10  # the preferences of a method together
     assert len(list(out.glob("*.json"))) == 8 + 8 + 3 * 10
@@ -225,24 +225,24 @@ def test_every_group_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     assert sum("validation-trajectory loss for dominance" in line for line in lines) == 2
     assert sum("preference 0.75, 0.25" in line for line in lines) == 10
     assert sum("span='first'" in line for line in lines) == 1
-    bare.main(["table-ratio", "--methods", "TCH,STCH", *options])
+    headless.main(["table-ratio", "--methods", "TCH,STCH", *options])
     assert capsys.readouterr().out == ""
 
 
 @pytest.mark.usefixtures("small")
 def test_a_group_and_a_task_may_be_mixed(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     options = ["--rounds", "1", "--seeds", "0", "--methods", "LS,AdaTCH", "--out", str(tmp_path)]
-    bare.main(["table-ablation", "cifar-two", *options])
+    headless.main(["table-ablation", "cifar-two", *options])
     found = [line.split(":")[0] for line in capsys.readouterr().out.splitlines()]
     assert found == [task for task in CIFAR for _ in range(2)] + ["cifar-two"] * 2
     with pytest.raises(UnknownNameError, match="found 'table-cifa'; nearest: table-cifar"):
-        bare.main(["table-cifa"])
+        headless.main(["table-cifa"])
 
 
 def test_what_a_cell_holds(small: Dataset, store: CellStore):
     (one,) = [one for one in only("table-cifar", "equipoise", 5) if one.task_name == "cifar-rotation"]
     job = one.job((0,), "float32")
-    federated.run(store, [job])
+    runs.run(store, [job])
     result = store.read(job.spec(0))
     assert result is not None
     assert set(result["outputs"]) == {"last", "average", "adaptive", "own"}
@@ -267,7 +267,7 @@ def test_a_preference_decides_the_steps(small: Dataset):
     """W = m w: gains s W∘f, θ ← θ − Σ λ_i W_i (θ − θ_i); the worst client's model; w ∘ softmax(w∘f/μ)."""
     w = torch.tensor((0.75, 0.25), dtype=torch.float64)
 
-    def steps(name: str, preset: federated.Preset = "published") -> tuple[torch.Tensor, torch.Tensor]:
+    def steps(name: str, preset: Preset = "published") -> tuple[torch.Tensor, torch.Tensor]:
         (one,) = [one for one in only("table-preference", name, 3, preset) if one.preference == (0.75, 0.25)]
         history = simulate(one.task, one.row.method, preference=one.preference, dataset=small).history
         return history.losses[:, 0].double(), history.coefficients[:, 0].double()
@@ -292,14 +292,14 @@ def test_a_preference_decides_the_steps(small: Dataset):
 
 @pytest.mark.usefixtures("small")
 def test_preferences_are_run_together(tmp_path: Path):
-    rows = [one for name in ("LS", "OptOMD-TCH") for one in only("table-preference", name, 2)]
+    rows = [one for name in ("LS", "equipoise") for one in only("table-preference", name, 2)]
     jobs = [one.job((0, 25), "float32") for one in rows]
-    assert [[job.preference for job in group] for group in federated.alike(jobs)] == [list(PREFERENCES)] * 2
+    assert [[job.preference for job in group] for group in runs.alike(jobs)] == [list(PREFERENCES)] * 2
     whole, single = (CellStore(tmp_path / name, ()) for name in ("whole", "single"))
-    for group in federated.alike(jobs):
-        assert federated.attempt(whole, group, together=6) == []
+    for group in runs.alike(jobs):
+        assert runs.attempt(whole, group, together=6) == []
         for job in group:
-            federated.run(single, [job])
+            runs.run(single, [job])
             for seed in job.seeds:
                 a, b = (store.read(job.spec(seed)) for store in (whole, single))
                 assert a is not None
@@ -309,20 +309,20 @@ def test_preferences_are_run_together(tmp_path: Path):
                         scores["test"]["client_losses"], rel=1e-3
                     )
     with pytest.raises(ValueError, match="jobs must differ in their preferences alone"):
-        federated.run(whole, jobs)
+        runs.run(whole, jobs)
 
 
 def test_where_one_of_several_is_lost_the_others_are_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     jobs = [one.job((0,)) for one in only("table-preference", "TCH", 2)]
-    tried: list[list[federated.Preference | None]] = []
+    tried: list[list[settings.Preference | None]] = []
 
-    def run(_store: CellStore, group: list[federated.Job], **_options: object) -> None:
+    def run(_store: CellStore, group: list[runs.Job], **_options: object) -> None:
         tried.append([job.preference for job in group])
         if (0.75, 0.25) in tried[-1]:
             raise NonFiniteLossError("loss must be finite")
 
-    monkeypatch.setattr(federated, "run", run)
-    lost = federated.attempt(CellStore(tmp_path, ()), jobs)
+    monkeypatch.setattr(runs, "run", run)
+    lost = runs.attempt(CellStore(tmp_path, ()), jobs)
     assert [job.preference for job, _ in lost] == [(0.75, 0.25)]
     assert tried == [list(PREFERENCES), *([one] for one in PREFERENCES)]
 
@@ -332,12 +332,12 @@ def test_a_time_limit_leaves_a_checkpoint(tmp_path: Path, capsys: pytest.Capture
     (one,) = [one for one in only("table-cifar", "LS", 4) if one.task_name == "cifar-class5"]
     whole, stopped = (CellStore(tmp_path / name, ()) for name in ("whole", "stopped"))
     job = one.job((0,), "float32")
-    federated.run(whole, [job])
+    runs.run(whole, [job])
     with pytest.raises(TimeoutError, match="time is up after round 1 of 4"):
-        federated.run(stopped, [job], deadline=time.monotonic())
+        runs.run(stopped, [job], deadline=time.monotonic())
     assert list(stopped.folder.glob("*.json")) == []
     seen: list[int] = []
-    federated.run(stopped, [job], progress=seen.append)
+    runs.run(stopped, [job], progress=seen.append)
     assert seen == [2, 3, 4]
     a, b = (found.read(job.spec(0)) for found in (whole, stopped))
     assert a is not None
@@ -346,10 +346,10 @@ def test_a_time_limit_leaves_a_checkpoint(tmp_path: Path, capsys: pytest.Capture
 
     names = ["table-ratio", "--methods", "LS", "--seeds", "0", "--rounds", "2", "--out", str(tmp_path / "bare")]
     with pytest.raises(SystemExit) as left:
-        bare.main([*names, "--limit-s", "0"])
+        headless.main([*names, "--limit-s", "0"])
     assert left.value.code == 3
     assert "what is left was not begun" in capsys.readouterr().out
-    bare.main([*names, "--limit-s", "1000"])
+    headless.main([*names, "--limit-s", "1000"])
     assert "cifar-rotation: Linear(ideal=0.0), trajectory loss: seeds 0:" in capsys.readouterr().out
 
 
@@ -378,7 +378,7 @@ def test_rows_are_shown_with_the_seeds_that_there_are(store: CellStore):
     for seed, accuracy in ((25, 66.0), (2003, 68.0)):
         write(store, rows["AdaOMDgd-TCH"], seed, cell({"adaptive": scores((accuracy, 1.1, 3.0))}))
     found = entries_of(store, rows.values(), None, "published")
-    assert [(one.row.name, one.seeds) for one in found] == [
+    assert [(one.name, one.seeds) for one in found] == [
         ("OMDgd-TCH", (0, 25, 2003)),
         ("AdaOMDgd-TCH", (25, 2003)),
     ]
@@ -387,15 +387,15 @@ def test_rows_are_shown_with_the_seeds_that_there_are(store: CellStore):
     assert differences["accuracy"].ours == (6.5, 0.5)  # seeds 25 and 2003
     assert differences["accuracy"].paper == pytest.approx(66.218 - 59.244)
     assert paired(found) == []  # there is no LS
-    assert [one.row.name for one in entries_of(store, rows.values(), (0, 25), "published")] == ["OMDgd-TCH"]
-    assert entries(store, CIFAR, ["OMDgd-TCH"], None, "published", precision="tf32") == []
+    assert [one.name for one in entries_of(store, rows.values(), (0, 25), "published")] == ["OMDgd-TCH"]
+    assert entries_of(store, rows.values(), None, "published", "tf32") == []
 
 
 def test_the_ablations_share_a_cell(store: CellStore):
     (ls,) = [one for one in wanted("table-ablation") if one.name == "LS" and one.task_name == "cifar-class2"]
     made = cell({"last": scores((38.0, 2.5, 21.0)), "adaptive": scores((37.0, 2.4, 22.0))})
     write(store, ls, 0, made)
-    found = {one.row.name: one for one in entries_of(store, wanted("table-ablation"), None, "published")}
+    found = {one.name: one for one in entries_of(store, wanted("table-ablation"), None, "published")}
     assert set(found) == {"LS", "AdaLS"}
     assert found["AdaLS"].score("accuracy").mean == 37.0
     assert found["AdaLS"].deviations("accuracy") == pytest.approx((37.0 - 38.095) / 2.325)
@@ -415,7 +415,7 @@ def test_ratios_by_hand(store: CellStore):
         write(store, rows["TCH"], seed, made)
         write(store, rows["AdaOMDgd-TCH"], seed, made)
     found = entries_of(store, rows.values(), None, "published")
-    assert [one.row.name for one in found] == ["TCH", "AdaOMDgd-TCH"]
+    assert [one.name for one in found] == ["TCH", "AdaOMDgd-TCH"]
     agnostic, parity = ratios(found[0], "first")
     assert agnostic.tolist() == pytest.approx([0.5, 0.6])
     assert parity.tolist() == pytest.approx([0.125, 0.075])
@@ -498,14 +498,14 @@ def test_a_seed_without_all_preferences_does_not_count(store: CellStore):
 # ------------------------------------------------------------------------------- what is shown
 def test_runs_on_cifar_are_not_begun_silently(tmp_path: Path):
     output = command("reproduce", "table-stch", "--out", tmp_path)
-    # Four trajectories on three tasks, three seeds each.
-    assert "36 runs on CIFAR-10 (cifar-rotation, cifar-class2, cifar-class5) are missing and are not made now" in output
-    assert "python -m equipoise.experiments.bare table-stch --device cuda" in output
+    # Four trajectories on three tasks, three seeds each: 45 rounds of 85,000 images, 5 ms each.
+    assert "36 runs are missing; they take about 2.7 days here, and are not made: say --yes to make them." in output
+    assert "headless table-stch --device cuda; then here: equipoise runs import cells." in output
     assert "there are no runs to show yet" in output
     assert not (tmp_path / "cells").exists()
     output = command("reproduce", "table-preference", "--methods", "LS", "--seeds", "0", "--out", tmp_path)
-    assert "3 runs on CIFAR-10 (cifar-two)" in output
-    assert "bare table-preference --methods 'LS' --seeds 0 --device cuda" in output
+    assert "3 runs are missing; they take about 9.4 hours here" in output
+    assert "headless table-preference --methods 'LS' --seeds 0 --device cuda" in output
 
 
 def test_rows_without_runs_are_named(store: CellStore, tmp_path: Path):
@@ -531,17 +531,18 @@ def test_a_preference_that_lacks_a_run_leaves_its_method_out_by_name(store: Cell
 
 
 @pytest.mark.usefixtures("small")
-def test_a_device_or_rounds_ask_for_the_runs(tmp_path: Path):
-    asked = ("--rounds", "1", "--seeds", "0", "--precision", "float32", "--out", tmp_path)
+def test_with_yes_they_are_made(tmp_path: Path):
+    asked = ("--rounds", "1", "--seeds", "0", "--precision", "float32", "--out", tmp_path, "--yes")
     output = command("reproduce", "table-preference", "--methods", "LS", *asked)
-    assert "3 runs are missing and are made now, on cpu" in output
+    assert "3 runs are missing; they take about 12 minutes here, and are made now; what is finished is kept" in output
     assert "there is nothing that can be compared with the paper" in output  # one round
     output = command("reproduce", "table-evaluation-data", "--methods", "AdaOMDgd-TCH", *asked)
     assert "nothing is claimed" in output
     assert "AdaOMDgd-TCH, val" in output
 
 
-def test_the_page_of_a_table(tmp_path: Path):
+def test_the_page_of_a_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("equipoise.experiments.results.provenance", lambda _device: MADE)
     store = CellStore(tmp_path / "cells", ())
     for one in wanted("table-cifar"):
         theirs = paper.known(one.task_name, one.name) or paper.SCORES[one.task_name]["LS"]
@@ -552,6 +553,7 @@ def test_the_page_of_a_table(tmp_path: Path):
             job = one.job((seed,))
             known = store.read(job.spec(seed)) or cell()
             known["outputs"][one.row.output] = {"train": shown, "test": shown}
+            known.pop("made", None)
             store.write(job.spec(seed), known)
     file = tmp_path / "page.md"
     output = command("reproduce", "table-cifar", "--out", tmp_path, "--markdown", file, "--json", tmp_path / "t.json")
@@ -559,14 +561,14 @@ def test_the_page_of_a_table(tmp_path: Path):
     assert "tab:3, cifar-rotation, bfloat16, seeds 0, 25" in output
     page = file.read_text()
     assert page.startswith("# The federated table on CIFAR-10 (tab:3)\n\n    equipoise reproduce table-cifar\n")
-    assert "Made on a made-up GPU on 2026-01-02." in page
+    assert "Made on a made-up GPU on 2026-01-02, with torch 2.9.1." in page
     assert (
         "| AdaOMDgd-TCH | 66.22±0.47 ✓ | 66.22±0.47 | 1.148±0.037 ✓ | 1.148±0.037 | 3.59±0.49 ✓ | 3.59±0.49 |" in page
     )
     assert "- outside: LS on cifar-class2, accuracy: 137.925±2.325, paper 38.925±2.325, +42.6 of its deviations" in page
     assert "| equipoise | " in page
     records = json.loads((tmp_path / "t.json").read_text())
-    assert len(records) == 3 * 18 * 3
+    assert len(records) == 3 * 17 * 3
     own = next(record for record in records if record["method"] == "equipoise")
     assert (own["output"], own["within"]) == ("own", None)
     assert "table-time does not take" not in command(
@@ -578,10 +580,17 @@ def test_the_page_of_a_table(tmp_path: Path):
         assert "within two standard deviations of ours" in output
 
 
+MADE = {"equipoise": "0", "commit": "", "device": "a made-up GPU", "date": "2026-01-02", "torch": "2.9.1"}
+
+
 def test_a_date_is_not_claimed_for_runs_without_one():
-    dated, undated = cell(), {key: value for key, value in cell().items() if key != "date"}
-    assert origin([dated, undated]) == "Made on a made-up GPU, those with a date on 2026-01-02."
+    dated, undated = {"made": MADE}, {"made": {**MADE, "date": "", "torch": ""}}
+    assert origin([dated, undated]) == "Made on a made-up GPU, those with a date on 2026-01-02, with torch 2.9.1."
     assert origin([undated]) == "Made on a made-up GPU."
+    later = {"made": {**MADE, "date": "2026-01-05", "device": "another"}}
+    between = "Made on a made-up GPU, another between 2026-01-02 and 2026-01-05, with torch 2.9.1."
+    assert origin([dated, later]) == between
+    assert origin([]) == "There are no runs yet."
 
 
 def test_the_tables_of_ratios_and_preferences(tmp_path: Path):
@@ -623,11 +632,11 @@ def test_curves_show_the_training_loss_that_there_is(store: CellStore):
     one = only("table-adaptive", "OMDgd-TCH", 45)[0]
     write(store, one, 0, cell())
     found = entries_of(store, [one], None, "published")
-    train, test = federated_figures.curves([("cifar-rotation", found)]).axes
+    train, test = figures.curves([("cifar-rotation", found)]).axes
     assert drawn(train.lines[0]) == [[1, 2.0], [2, 1.8], [3, 1.5], [4, 1.2], [5, 1.0]]
     assert drawn(test.lines[0]) == [[1, 2.5], [5, 1.5]]
     assert "local training" in train.get_title()
-    left, _ = federated_figures.conversion([("cifar-rotation", found)]).axes
+    left, _ = figures.conversion([("cifar-rotation", found)]).axes
     assert left.get_title() == "cifar-rotation, local, seed 0"
 
 
@@ -642,18 +651,14 @@ def test_figures_of_cifar(name: str, tmp_path: Path):
     assert (tmp_path / f"{name}-cifar-published.png").read_bytes()[:4] == b"\x89PNG"
 
 
-def test_cells_of_cifar_are_counted_as_used(tmp_path: Path):
+def test_cells_of_cifar_are_counted_by_their_names(tmp_path: Path):
     store = CellStore(tmp_path, ())
     for name in ("table-evaluation-data", "table-ratio", "table-preference"):
         write(store, wanted(name)[1], 0, cell())
-    (ls,) = [one for one in wanted("table-cifar") if one.name == "LS" and one.task_name == "cifar-class2"]
-    store.write(ls.job((0,), "float32").spec(0), cell())
-    found = runs.count(tmp_path)
-    assert {(group.task, group.method, group.in_tables) for group in found} == {
-        ("cifar-rotation, full, 45 rounds", "AdaOMDgd-TCH", True),
-        ("cifar-rotation, 45 rounds", "TCH", True),
-        ("cifar-two, 45 rounds", "LS", True),
-        ("cifar-class2, 45 rounds", "LS, AdaLS", False),
+    assert count(cells_in([tmp_path])) == {
+        ("federated", "cifar-rotation, full-updated loss, 45 rounds", "AdaOMDgd-TCH"): 1,
+        ("federated", "cifar-rotation, 45 rounds", "TCH, ratios"): 1,
+        ("federated", "cifar-two, 45 rounds", "LS"): 1,
     }
 
 
@@ -667,8 +672,8 @@ def test_what_a_report_calls_these_runs(store: CellStore):
         if one.task_name == "cifar-class2" and one.row.name in {"LS", "equipoise"}:
             write(store, one, 0, cell({"own": scores((70.0, 1.0, 1.0))}))
     found = {run.title: run for run in runs_by_task(read([store.folder], []))}
-    extra = "bfloat16, training loss along the local steps"
-    assert {title: [entry.row.name for entry in run.entries] for title, run in found.items()} == {
+    extra = "training loss along the local steps"
+    assert {title: [entry.name for entry in run.entries] for title, run in found.items()} == {
         f"cifar-rotation, {extra}": [
             "TCH, ratios",
             "AdaOMDeg-TCH, ratio in the first round alone",
@@ -696,6 +701,6 @@ def test_the_widest_table_fits_eighty_columns() -> None:
     rows = [Compared(name, metric, SEEDS, Score(13.456, 0.456), 12.345, 0.3) for name in names for metric in HEADS]
     console = Console(width=80)
     with console.capture() as shown:
-        console.print(_sheet("tab:new", rows, HEADS).table())
+        console.print(sheet("tab:new", rows, HEADS).table())
     assert "…" not in shown.get()
     assert shown.get().count("13.456±0.456 ✗") == 3 * 3

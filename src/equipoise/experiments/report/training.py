@@ -72,7 +72,7 @@ class TaskRuns:
         if self.preference:
             return "equipoise reproduce table-preference"
         if self.options is None:
-            other = self.task == "cifar-rotation" and self.title.endswith("loss")
+            other = self.task == "cifar-rotation" and " loss" in self.title.split(", ")[1]
             return "equipoise reproduce table-evaluation-data" if other else "made by a run of your own"
         if self.usual:
             options = self.options if tasked else self.options[2:]  # they begin with the task
