@@ -372,6 +372,51 @@ def test_a_resumed_run_is_the_run_that_was_not_interrupted(steps: int, accumulat
         assert torch.equal(ours, theirs)
 
 
+class Drawn(Net):
+    """Losses by domain of drawn batches; which samples they had."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.drawn: list[list[int]] = []
+
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:  # noqa: ARG002
+        (x, y, numbers), draw = batch
+        self.drawn.append(numbers.tolist())
+        values = (self(x).squeeze(1) - y).square()
+        return self.mol(*eq.group_losses(values, draw.domain, 3, weights=draw.weight))
+
+
+# The sampler goes on where it was, though the loader says nothing of it.
+@pytest.mark.filterwarnings("ignore:You're resuming from a checkpoint that ended before the epoch ended")
+@pytest.mark.parametrize("accumulate", [1, 2])
+def test_batches_drawn_by_lambda_resume_within_an_epoch(accumulate: int, tmp_path):
+    domains = torch.tensor([0] * 30 + [1] * 20 + [2] * 10)
+    x = torch.randn(60, 4, generator=torch.Generator().manual_seed(0))
+
+    path = tmp_path / "run.ckpt"
+
+    class Saves(Callback):
+        def on_train_batch_end(self, trainer: Any, *_: Any) -> None:
+            if trainer.global_step == 7 and not path.exists():
+                trainer.save_checkpoint(path)
+
+    def fit(start: Path | None = None) -> tuple[Drawn, MultiObjectiveCallback]:
+        sampler = eq.DomainSampler(domains, 6, steps=5, accumulate=accumulate)
+        data = sampler.with_draws(TensorDataset(x, x[:, 0] * domains, torch.arange(60)))
+        net, callback = Drawn(), method(eq.OMD(0.5), sampler=sampler)
+        fitter = trainer(tmp_path, callback, Saves(), accumulate_grad_batches=accumulate)
+        fitter.fit(net, DataLoader(data, batch_sampler=sampler), ckpt_path=start, weights_only=True)
+        return net, callback
+
+    whole, method_of_whole = fit()
+    resumed, method_of_resumed = fit(path)
+    assert whole.drawn[7 * accumulate :] == resumed.drawn
+    assert len(whole.drawn) == 10 * accumulate
+    assert_same(dict(whole.named_parameters()), dict(resumed.named_parameters()))
+    left, right = (callback.mol.state_dict()["tensors"] for callback in (method_of_whole, method_of_resumed))
+    torch.testing.assert_close(left, right, rtol=0, atol=0, equal_nan=True)
+
+
 class Solutions(Callback):
     """After each step, keyed by its number."""
 

@@ -166,7 +166,8 @@ class _Domains:
                 return
 
     def __len__(self) -> int:
-        return (self.mixture.steps - self._drawn % self.mixture.steps) * self.mixture.accumulate
+        """Batches of a whole epoch, also where one is resumed within it."""
+        return self.mixture.steps * self.mixture.accumulate
 
     # Checkpoints ------------------------------------------------------------------------------
 

@@ -12,6 +12,7 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from torch import Tensor, nn
 
 from equipoise.errors import require
+from equipoise.train.domains import DomainSampler, DomainStreams
 from equipoise.train.inputs import Choice, Preference
 from equipoise.train.multi_objective import MultiObjective
 
@@ -40,6 +41,7 @@ class MultiObjectiveCallback(Callback):
             None for never.
         recalibrate: Batches for a pass that finds the BatchNorm statistics of the solution when training ends;
             None leaves those of the last iterate. Tuples that begin with the model's input serve too.
+        sampler: That of the training loader, if its batches are to follow λ; its state is saved with the method's.
         settings: Further arguments of `MultiObjective`.
 
     Raises:
@@ -72,6 +74,7 @@ class MultiObjectiveCallback(Callback):
         method: Choice = None,
         log_every: int | None = 50,
         recalibrate: Iterable[Any] | None = None,
+        sampler: DomainSampler | DomainStreams | None = None,
         **settings: Any,
     ) -> None:
         require(log_every is None or log_every >= 1, "log_every must be None or at least 1", log_every)
@@ -81,7 +84,7 @@ class MultiObjectiveCallback(Callback):
         # A trial: what is wrong is said here, not when the data are loaded and the model is built.
         trial = {key: value for key, value in self._settings.items() if key not in {"parameters", "store"}}
         MultiObjective(nn.Linear(1, 1), None, **trial)
-        self.log_every, self.recalibrate = log_every, recalibrate
+        self.log_every, self.recalibrate, self.sampler = log_every, recalibrate, sampler
         self._mol: MultiObjective | None = None
         self._fitting = False
         self._loaded: dict[str, Any] | None = None
@@ -89,7 +92,7 @@ class MultiObjectiveCallback(Callback):
         """Entered while the module has the solution for validation."""
         self._training: dict[str, Any] | None = None
         """The module's state at the end of training, before it got the solution; on the host."""
-        self._logged = 0
+        self._logged = self._followed = 0
 
     @property
     def mol(self) -> MultiObjective:
@@ -122,11 +125,12 @@ class MultiObjectiveCallback(Callback):
         number = len(trainer.optimizers)
         require(number == 1, "configure_optimizers must give one optimizer", number)
         self._mol = MultiObjective(pl_module, trainer.optimizers[0], **self._settings)
-        self._logged = 0
+        self._logged = self._followed = 0
         if trainer.ckpt_path and self._loaded is None and not trainer.strategy.restore_checkpoint_after_setup:
             found = f"{trainer.ckpt_path} has no state of MultiObjectiveCallback"
             warnings.warn(f"{found}: the method begins anew, at the checkpoint's weights", stacklevel=2)
         self._restore()
+        self._followed = self._mol.step
         _give(pl_module, self._mol)
 
     def on_train_batch_start(
@@ -156,8 +160,11 @@ class MultiObjectiveCallback(Callback):
         batch: Any,  # noqa: ANN401, ARG002
         batch_idx: int,  # noqa: ARG002
     ) -> None:
-        """Log the last step when it is its turn."""
+        """Let the sampler follow the step; log it when it is its turn."""
         step = self.mol.step
+        if self.sampler is not None and step != self._followed:
+            self._followed = step
+            self.sampler.follow(self.mol.coefficients)
         if self.log_every is not None and step != self._logged and step % self.log_every == 0:
             self._logged = step
             metrics = self.mol.metrics()
@@ -210,7 +217,8 @@ class MultiObjectiveCallback(Callback):
         """The method's state, while `fit` runs and after it."""
         if self._mol is None or not (self._fitting or self._training is not None):
             return {}
-        return {"mol": self._mol.state_dict()}
+        drawn = {} if self.sampler is None else {"sampler": self.sampler.state_dict()}
+        return {"mol": self._mol.state_dict(), **drawn}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Go on where the checkpoint was made, as soon as `mol` is there."""
@@ -241,6 +249,10 @@ class MultiObjectiveCallback(Callback):
     def _restore(self) -> None:
         if self._loaded is not None and self._mol is not None:
             self._mol.load_state_dict(self._loaded["mol"])
+            rule = "the checkpoint must be of a fit with a sampler, as this one is, or both without"
+            require((self.sampler is None) == ("sampler" not in self._loaded), rule, sorted(self._loaded))
+            if self.sampler is not None:
+                self.sampler.load_state_dict(self._loaded["sampler"])
             self._loaded = None
 
 
