@@ -382,7 +382,10 @@ RIVALS: dict[str, tuple[tuple[str, str], ...]] = {
 
 
 def tallies(entries: Sequence[Entry], threshold: float = 0.001) -> list[Tally]:
-    """Wins and losses of the default; what differs by less than `threshold`, relatively, counts for nobody."""
+    """Wins and losses of the default; what differs by less than `threshold`, relatively, counts for nobody.
+
+    Who diverged has lost, unless both have.
+    """
     found = []
     for name, of in RIVALS.items():
         counts = {"tch": [0, 0], "hypervolume": [0, 0]}
@@ -391,10 +394,13 @@ def tallies(entries: Sequence[Entry], threshold: float = 0.001) -> list[Tally]:
             ours, theirs = by.get((DEFAULT, "answer")), [by[key] for key in of if key in by]
             if ours is None or not theirs:
                 continue
-            for measure, best, sign in (("tch", min, 1.0), ("hypervolume", max, -1.0)):
-                a, b = getattr(ours, measure), best(getattr(entry, measure) for entry in theirs)
-                if math.isfinite(a) and abs(a - b) > threshold * abs(b):
-                    counts[measure][0 if sign * (a - b) < 0 else 1] += 1
+            for measure, sign in (("tch", 1.0), ("hypervolume", -1.0)):
+                a, *others = (sign * getattr(entry, measure) for entry in (ours, *theirs))
+                b = min(filter(math.isfinite, others), default=math.nan)
+                if math.isfinite(a) != math.isfinite(b):
+                    counts[measure][0 if math.isfinite(a) else 1] += 1
+                elif abs(a - b) > threshold * abs(b):
+                    counts[measure][0 if a < b else 1] += 1
         found.append(Tally(name, (counts["tch"][0], counts["tch"][1]), tuple(counts["hypervolume"])))  # type: ignore[arg-type]
     return found
 
