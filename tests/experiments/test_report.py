@@ -9,17 +9,24 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from equipoise import metrics, preference
+from equipoise import Last, SmoothTchebycheff, metrics, preference
 from equipoise.cli import app
-from equipoise.experiments import federated, federated_tables, plan, synthetic
-from equipoise.experiments.cells import CellStore, CellWarning
+from equipoise.experiments import paper
+from equipoise.experiments.federated import rows as federated_rows
+from equipoise.experiments.federated import scores as federated_scores
+from equipoise.experiments.federated import settings as federated
+from equipoise.experiments.federated.rows import Wanted
+from equipoise.experiments.federated.runs import absent
+from equipoise.experiments.federated.runs import spec as federated_spec
 from equipoise.experiments.report import gather, render, sections
 from equipoise.experiments.report.numbers import short
 from equipoise.experiments.report.sources import POINTS, read
 from equipoise.experiments.report.training import runs_by_task
+from equipoise.experiments.results import PUBLISHED, CellStore, CellWarning
+from equipoise.experiments.synthetic import settings as synthetic
 from equipoise.federated import Participation
+from equipoise.registry import Method
 
-COMMITTED = Path(__file__).parent.parent.parent / "docs" / "results" / "cells"
 runner = CliRunner()
 
 
@@ -31,20 +38,22 @@ def result(value=0.5, rounds=2):
     scores |= {"client_losses": [value] * 2, "client_accuracies": [90 + value] * 2}
     return {
         "untrained": scores,
-        "outputs": {name: {"train": scores, "test": scores} for name in federated_tables.OUTPUTS},
-        "curves": dict.fromkeys(federated_tables.OUTPUTS, curve),
+        "outputs": {name: {"train": scores, "test": scores} for name in federated_scores.OUTPUTS},
+        "curves": dict.fromkeys(federated_scores.OUTPUTS, curve),
         "coefficients": [[0.25, 0.75]] * rounds,
         "archive": [1] * rounds,
         "seconds_per_round": 0.1,
-        "device": "x",
     }
 
 
-def write(store, method, task="digits-rotation", seeds=(0, 25), value=None, **changes):
-    row = federated.row(method, task, value=value)
+def write(store, *methods, task="digits-rotation", seeds=(0, 25), value=None, points=2, **changes):
+    """Cells of methods that share a run, under the names that their commands give them."""
+    changed = replace(federated.tasks()[task], **changes)
     for seed in seeds:
-        spec = federated.spec(replace(federated.tasks()[task], **changes), row.method, seed)
-        store.write(spec, result(seed / 100 + 0.1))
+        rows = [federated.row(method, task, value=value) for method in methods]
+        called = [one if value is None else replace(one, name=f"{one.name} ({value:g})") for one in rows]
+        (job,) = absent(store, [Wanted(task, changed, one).job((seed,)) for one in called])
+        store.write(job.spec(seed), result(seed / 100 + 0.1, points), job.labels)
 
 
 @pytest.fixture
@@ -53,8 +62,8 @@ def store(tmp_path):
 
 
 # ------------------------------------------------------------------------------- what the repository has
-def test_the_committed_cells_are_the_papers_table():
-    record = gather(read([], [COMMITTED]), "1")
+def test_the_published_cells_are_the_papers_table():
+    record = gather(read([], [PUBLISHED]), "1")
     counts = len(record["tables"]), len(record["tasks"])
     assert min(counts) >= 3
     assert sections(record) == f"{counts[0]} tables, {counts[1]} federated tasks"
@@ -66,9 +75,8 @@ def test_the_committed_cells_are_the_papers_table():
     assert ls["cells"][0]["paper"] == 92.45
     assert ls["cells"][0]["agrees"] is True
     # The same numbers as in the table that the command line prints.
-    (entry,) = federated_tables.entries(
-        CellStore(COMMITTED, ()), ["mnist-rotation"], ["LS"], None, "published"
-    )  # fmt: skip
+    wanted = federated_rows.rows(["mnist-rotation"], ["LS"], "published")
+    (entry,) = federated_scores.entries_of(CellStore(Path("nowhere")), wanted, None, "published")
     assert ls["cells"][1]["ours"] == pytest.approx(entry.score("agnostic_loss").mean, rel=1e-5)
     tables = {table["title"]: table for table in record["tables"]}
     assert len(tables) == len(record["tables"])
@@ -77,9 +85,9 @@ def test_the_committed_cells_are_the_papers_table():
         assert len(set(names)) == len(names)
         if table["title"].startswith("tab:3: "):
             assert table["summary"].startswith("45 of 45 ")
-            assert set(names) <= set(plan.TABLES["table-cifar"])
+            assert set(names) <= set(federated_rows.TABLES["table-cifar"])
         elif table["title"].startswith("tab:stch: "):
-            assert tuple(names) == plan.TABLES["table-stch"]
+            assert tuple(names) == federated_rows.TABLES["table-stch"]
             assert table["command"].startswith("equipoise reproduce table-stch --task cifar-")
     (ratios,) = [table for title, table in tables.items() if "ratios of losses" in title]
     assert ratios["command"].startswith("equipoise reproduce table-ratio")
@@ -92,7 +100,7 @@ def test_the_committed_cells_are_the_papers_table():
 
 
 def test_a_page_is_one_file_that_loads_nothing():
-    page = render(gather(read([], [COMMITTED]), "1"))
+    page = render(gather(read([], [PUBLISHED]), "1"))
     assert len(page.encode()) < 8e6
     addresses = re.findall(r"""(?:src|href)\s*=\s*["']([^"']*)""", page.split("<script type=")[0])
     assert all(address.startswith(("data:", "#")) for address in addresses)
@@ -104,15 +112,15 @@ def test_a_page_is_one_file_that_loads_nothing():
 # ------------------------------------------------------------------------------- federated runs of one's own
 def test_runs_are_named_by_what_made_them(store, tmp_path):
     write(store, "LS")
-    write(store, "AdaOMDgd-TCH", seeds=(0,))
-    write(store, "AdaOMDgd-TCH", rounds=7, value=0.3)
+    write(store, "OMDgd-TCH", "AdaOMDgd-TCH", seeds=(0,))
+    write(store, "OMDgd-TCH", "AdaOMDgd-TCH", value=0.3, rounds=7)
     write(store, "LS", participation=Participation(0.5, 0.0))
     first, few, short_run = sorted(runs_by_task(read([tmp_path])), key=lambda runs: len(runs.title))
     assert first.title == "digits-rotation"
-    assert {entry.row.name: entry.seeds for entry in first.entries} == {
-        "LS": (0, 25),
-        "OMDgd-TCH": (0,),  # the same run
-        "AdaOMDgd-TCH": (0,),
+    assert {entry.name: (entry.output, entry.seeds) for entry in first.entries} == {
+        "LS": ("last", (0, 25)),
+        "OMDgd-TCH": ("average", (0,)),  # the same run
+        "AdaOMDgd-TCH": ("adaptive", (0,)),
     }
     wanted = "--task digits-rotation --seeds 0,25"
     names = "LS,OMDgd-TCH,AdaOMDgd-TCH"
@@ -126,22 +134,34 @@ def test_runs_are_named_by_what_made_them(store, tmp_path):
     assert short_run.command("fig-box") == f"equipoise fl --method LS {wanted} --fraction 0.5"
 
 
-def test_a_task_that_is_not_known_is_shown_by_its_text(store, tmp_path):
-    spec = {"experiment": "federated", "task": "Task(mine)", "weighting": "Mine()", "transform": "None", "seed": 3}
-    store.write(spec, result())
+def test_a_method_of_ones_own_is_named_with_its_module(store, tmp_path):
+    mine = federated.Row("Mine", Method(SmoothTchebycheff(0.7), Last()), "last")
+    job = Wanted("digits-rotation", federated.tasks()["digits-rotation"], mine).job((0,))
+    store.write(job.spec(0), result(), job.labels)
     (runs,) = runs_by_task(read([tmp_path]))
-    assert runs.title == "another task: Task(mine)"
-    assert [entry.row.name for entry in runs.entries] == ["Mine(), last", "Mine(), adaptive"]
-    assert "no command" in runs.command("fig-box")
+    assert [entry.name for entry in runs.entries] == ["Mine"]
+    wanted = "--task digits-rotation --seeds 0 --methods module:Mine"
+    assert runs.table_command == f"equipoise reproduce table-digits {wanted}"
+
+
+def test_a_task_that_is_not_known_is_shown_by_its_name(store, tmp_path):
+    spec = {"experiment": "federated", "task": "Task(mine)", "weighting": "Mine()", "transform": "None", "seed": 3}
+    store.write(spec, result(), {"task": "mine", "method": "My method", "output": "adaptive"})
+    store.write({**spec, "task": "other"}, result())
+    other, runs = runs_by_task(read([tmp_path]))
+    assert (runs.title, other.title) == ("mine", "?")
+    assert [(entry.name, entry.output) for entry in runs.entries] == [("My method", "adaptive")]
+    assert [(entry.name, entry.output) for entry in other.entries] == [("?", "last")]
+    assert runs.command("fig-box") == "made by a run of your own"
 
 
 def test_a_cell_without_its_numbers_is_left_out(store, tmp_path):
     write(store, "LS")
-    spec = federated.spec(federated.tasks()["digits-rotation"], federated.row("TCH", "digits-rotation").method, 0)
+    spec = federated_spec(federated.tasks()["digits-rotation"], federated.row("TCH", "digits-rotation").method, 0)
     store.write(spec, {**result(), "curves": {"last": []}})
     with pytest.warns(CellWarning, match=r"json is ignored: it must have 'adaptive'; found none"):
         (runs,) = runs_by_task(read([tmp_path]))
-    assert [entry.row.name for entry in runs.entries] == ["LS"]
+    assert [entry.name for entry in runs.entries] == ["LS"]
 
 
 def test_a_truncated_and_a_newer_cell_are_left_out_and_unharmed(store, tmp_path):
@@ -208,7 +228,7 @@ def test_hypervolumes_are_compared_with_the_papers(tmp_path, store):
     for row in rows[:2]:
         for seed in synthetic.SEEDS:
             losses = torch.full_like(w, float("nan") if seed == 19 else 0.5).tolist()
-            theirs = synthetic.PAPER[row.method][0][0]
+            theirs = paper.HYPERVOLUMES[row.method][0].mean
             outcome = {"losses": losses, "hypervolume": theirs + 0.002 * (row.method == "TCH"), "diverged": 0}
             store.write(synthetic.cell_spec("published", "VLMOP2", row, seed), outcome)
     record = gather(read([tmp_path]), "1")
@@ -235,6 +255,12 @@ def test_logs_are_thinned_and_may_be_cut_off(tmp_path):
 
 
 # ------------------------------------------------------------------------------- the command
+@pytest.fixture
+def nothing_published(tmp_path, monkeypatch):
+    monkeypatch.setattr("equipoise.cli.report.PUBLISHED", tmp_path / "nowhere.xz")
+
+
+@pytest.mark.usefixtures("nothing_published")
 def test_the_command_writes_the_page_and_says_where(store, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     write(store, "LS")
@@ -245,6 +271,7 @@ def test_the_command_writes_the_page_and_says_where(store, tmp_path, monkeypatch
     assert (tmp_path / "new" / "page.html").read_text().startswith("<!doctype html>")
 
 
+@pytest.mark.usefixtures("nothing_published")
 def test_opening_it_asks_the_browser(store, tmp_path, monkeypatch):
     opened: list[str] = []
     monkeypatch.setattr("webbrowser.open", opened.append)
@@ -255,6 +282,7 @@ def test_opening_it_asks_the_browser(store, tmp_path, monkeypatch):
     assert opened == [page.as_uri()]
 
 
+@pytest.mark.usefixtures("nothing_published")
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -312,9 +340,8 @@ def test_a_bad_record_is_named_and_the_others_are_shown(content, reason, tmp_pat
 
 def test_a_seed_with_other_rounds_is_named_and_the_others_are_shown(store, tmp_path):
     write(store, "LS", seeds=(0, 25))
-    spec = federated.spec(federated.tasks()["digits-rotation"], federated.row("LS", "digits-rotation").method, 37)
-    store.write(spec, result(rounds=3))
-    with pytest.warns(CellWarning, match=r"seed 37 of Linear\(.*\) is ignored: it has other rounds"):
+    write(store, "LS", seeds=(37,), points=3)
+    with pytest.warns(CellWarning, match=r"seed 37 of LS is ignored: it has other rounds"):
         (runs,) = runs_by_task(read([tmp_path]))
     assert runs.entries[0].seeds == (0, 25)
 
@@ -324,7 +351,7 @@ HOSTILE = "</script><script>alert(1)</script><!--"
 
 def test_hostile_strings_cannot_leave_the_data(store, tmp_path):
     spec = {"experiment": "federated", "task": HOSTILE, "weighting": HOSTILE, "transform": "None", "seed": 3}
-    store.write(spec, result())
+    store.write(spec, result(), {"task": HOSTILE, "method": HOSTILE, "output": HOSTILE})
     page = render(gather(read([tmp_path]), "1"))
     assert page.count("<script") == page.count("</script>") == 2
     assert "<!--" not in page

@@ -1,5 +1,6 @@
 """What the page shows of federated runs and of monitoring logs: curves, weights, and every seed's scores."""
 
+import re
 import shlex
 from collections import defaultdict
 from collections.abc import Sequence
@@ -57,6 +58,11 @@ class TaskRuns:
     usual: bool = True
     preference: str = ""
 
+    @property
+    def in_items(self) -> bool:
+        """Whether `reproduce` can be asked for it, or only `fl`."""
+        return self.usual and not any(_VALUED.fullmatch(entry.name) for entry in self.entries)
+
     def only(self, entries: list[Entry]) -> "TaskRuns":
         """The same with some of the methods."""
         return replace(self, entries=entries)
@@ -74,18 +80,32 @@ class TaskRuns:
         if self.options is None:
             other = self.task == "cifar-rotation" and " loss" in self.title.split(", ")[1]
             return "equipoise reproduce table-evaluation-data" if other else "made by a run of your own"
-        if self.usual:
+        if self.in_items:
             options = self.options if tasked else self.options[2:]  # they begin with the task
             return shlex.join(["equipoise", "reproduce", item, *options, *words])
         names = dict.fromkeys(entry.name for entry in self.entries)
-        return "\n".join(shlex.join(["equipoise", "fl", "--method", name, *self.options]) for name in names)
+        return "\n".join(shlex.join(["equipoise", "fl", *_asking_for(name), *self.options]) for name in names)
 
     @property
     def table_command(self) -> str:
         """The command for the table."""
-        names = [entry.name for entry in self.entries]
-        some = [] if set(METHODS) <= set(names) <= set(ALL) else ["--methods", ",".join(names)]
+        names = [entry.name for entry in self.entries if ", ratio" not in entry.name]
+        some = [] if set(METHODS) <= set(names) <= set(ALL) else ["--methods", ",".join(map(_on_command_line, names))]
         return self.command(f"table-{self.task.partition('-')[0]}", *some)
+
+
+def _asking_for(name: str) -> list[str]:
+    """The words that ask `fl` for a method, which may have a value in its name."""
+    valued = _VALUED.fullmatch(name)
+    return ["--method", valued[1], "--value", valued[2]] if valued else ["--method", _on_command_line(name)]
+
+
+def _on_command_line(name: str) -> str:
+    """A method of the user's own has the name of its module before it, which cells do not hold."""
+    return name if name in {*settings.known_names(), settings.MOMENTUM} else f"module:{name}"
+
+
+_VALUED = re.compile(r"(.+) \(([\d.e+-]+)\)")
 
 
 # ------------------------------------------------------------------------------- which cell is what
@@ -113,7 +133,7 @@ def _task_runs(label: str, found: list[list[Cell]]) -> TaskRuns:
     normal = "bfloat16" if settings.precision_of(task) == "bfloat16" else "float32"
     preference = ", ".join(f"{w:g}" for w in first.spec.get("preference", ()))
     part = {key: who[key] for key, value in (("fraction", 1.0), ("dropout", 0.0)) if who.get(key, value) != value}
-    extra = [f"{rounds} rounds"] if usual is None or rounds != usual.rounds else []
+    extra = [f"{rounds} rounds"] if rounds and (usual is None or rounds != usual.rounds) else []
     extra += [f"{key} {value:g}" for key, value in part.items()]
     extra += [f"preference {preference}"] if preference else []
     extra += [precision] if precision != normal else []
@@ -140,7 +160,7 @@ def _seeds(entries: Sequence[Entry]) -> list[str]:
 
 def _entries(task: str, cells: Sequence[Cell], *, claimed: bool) -> list[Entry]:
     """The methods that share a trajectory; those that are no row of the paper are not compared with it."""
-    names, outputs = (cells[0].names.get(key, "").split("; ") for key in ("method", "output"))
+    names, outputs = (cells[0].names.get(key, "?").split("; ") for key in ("method", "output"))
     by_seed: dict[int, Result] = {cell.spec["seed"]: {**cell.result, "made": cell.made} for cell in cells}
     results = alike(by_seed, names[0][:60])
     seeds = tuple(sorted(results, key=lambda s: (SEEDS.index(s) if s in SEEDS else 99, s)))
