@@ -68,6 +68,7 @@ def columns(m: int = 2) -> dict[str, eq.Method]:
         "GroupDRO": eq.Method(eq.OMD(0.01 * m, eq.Entropic(), order="alternating"), eq.Last()),
         "UPGrad": known["UPGrad"],
         "uncertainty": eq.Method(Uncertainty(Optimizer()), eq.Last()),
+        **{name: known[name] for name in ("UW", "DWA", "FAMO", "GradNorm", "RLW")},
     }
 
 
