@@ -11,9 +11,10 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 import equipoise as eq
-from equipoise import cli
-from equipoise.cli import app, main, named
-from equipoise.experiments.sheets import fitted, listing
+from equipoise.cli import app, main
+from equipoise.cli.shared import console, named
+from equipoise.cli.solve import _spread
+from equipoise.experiments.render import fitted, listing
 
 runner = CliRunner()
 
@@ -25,7 +26,7 @@ def run(*arguments, code=0):
 
 
 def test_lists_every_method_and_problem(monkeypatch):
-    monkeypatch.setattr(cli.console, "width", 250)  # in one line each
+    monkeypatch.setattr(console, "width", 250)  # in one line each
     output = run("methods")
     assert all(name in output for name in eq.methods())
     for shown in ("SmoothTchebycheff(mu=0.01)", "CAGrad(c=0.5)", "OMD(step_size='adaptive', optimism=30, ", "EPO()"):
@@ -75,13 +76,13 @@ def test_a_grid_of_another_size_is_said(problem, asked, line, found, tmp_path):
 
 def test_a_spread_for_three_objectives_has_the_middle_and_is_no_set_of_corners():
     third = pytest.approx([1 / 3] * 3)
-    assert cli._spread(1, 3).tolist() == [third]
-    assert sorted(cli._spread(3, 3).tolist()[0]) == pytest.approx([1 / 6, 1 / 6, 2 / 3])
+    assert _spread(1, 3).tolist() == [third]
+    assert sorted(_spread(3, 3).tolist()[0]) == pytest.approx([1 / 6, 1 / 6, 2 / 3])
     for count in range(4, 30):
-        weights = cli._spread(count, 3).tolist()
+        weights = _spread(count, 3).tolist()
         assert weights.count(third) == 1
-        assert cli._spread(len(weights), 3).tolist() == weights  # so that a report can name its command
-    assert cli._spread(5, 2).tolist() == eq.preference.linspace(5).tolist()
+        assert _spread(len(weights), 3).tolist() == weights  # so that a report can name its command
+    assert _spread(5, 2).tolist() == eq.preference.linspace(5).tolist()
 
 
 def test_one_seed_has_no_deviation():
@@ -90,7 +91,7 @@ def test_one_seed_has_no_deviation():
 
 
 def test_methods_that_differ_are_shown_to_differ(monkeypatch):
-    monkeypatch.setattr(cli.console, "width", 250)
+    monkeypatch.setattr(console, "width", 250)
     rows = (line.split(None, 1) for line in run("methods").splitlines())
     lines = dict(row for row in rows if len(row) == 2)
     assert "PropFair(" in lines["PropFair"]
@@ -142,7 +143,7 @@ def test_the_default_is_not_advised_to_those_who_have_it():
 
 
 def words_of(arguments, monkeypatch, width):
-    monkeypatch.setattr(cli.console, "width", width)
+    monkeypatch.setattr(console, "width", width)
     return {word for line in run(*arguments).splitlines() for word in line.split()}
 
 
@@ -182,7 +183,7 @@ def test_lists_what_can_be_reproduced():
         (("solve", "F1", "--method", "AdaOMD"), "nearest: AdaOMDgd-TCH"),
         (("solve", "F1", "--seeds", "0;1"), "seeds must be whole numbers separated by commas; found '0;1'"),
         (("solve", "F1", "--steps", "0"), "steps must be at least 1; found 0"),
-        (("solve", "F1", "--method", "zzzz"), "method must be a known name; found 'zzzz'"),
+        (("solve", "F1", "--method", "zzzz"), "method must be a known name, or module:name of your own; found 'zzzz'"),
         (("solve", "F1", "--preferences", "0"), "preferences must be at least 1; found 0"),
         (("solve", "F1", "--preference", "0.5;0.5"), "preference must be numbers separated by commas; found '0.5;0.5'"),
         (("solve", "F1", "--preference", "0.5,0.6"), "sum to 1; found sum 1.10 (w / sum(w) rescales it)"),
@@ -197,15 +198,18 @@ def test_lists_what_can_be_reproduced():
         (("reproduce", "fig-adaptive", "--preset", "text"), "fig-adaptive does not take --preset; found text;"),
         (("reproduce", "table-hv", "--workers", "0"), "workers must be at least 1; found 0"),
         (
-            ("reproduce", "table-hv", "--seeds", "1"),
-            "table-hv does not take --seeds; found (1,); these take it: table-",
+            ("reproduce", "fig-vlmop2", "--seeds", "1"),
+            "fig-vlmop2 does not take --seeds; found (1,); these take it: table-",
         ),
         (("reproduce", "fig-box", "--json", "x.json"), "fig-box does not take --json; found x.json"),
-        (("reproduce", "table-mnist", "--methods", "LS,TCHH"), "method must be a known name; found 'TCHH'; nearest"),
+        (
+            ("reproduce", "table-mnist", "--methods", "LS,TCHH"),
+            "or module:name of your own; found 'TCHH'; nearest: TCH",
+        ),
         (("reproduce", "table-mnist", "--task", "mnist"), "task must be a known name; found 'mnist'; nearest: mnist-"),
         (("reproduce", "table-mnist", "--seeds", "a"), "seeds must be whole numbers separated by commas; found 'a'"),
         (("fl", "--task", "digit-rotation"), "task must be a known name; found 'digit-rotation'; nearest: digits-rot"),
-        (("fl", "--method", "OMDgd"), "method must be a known name; found 'OMDgd'; nearest: OMDgd-TCH"),
+        (("fl", "--method", "OMDgd"), "or module:name of your own; found 'OMDgd'; nearest: OMDgd-TCH"),
         (("fl", "--seeds", "0;25"), "seeds must be whole numbers separated by commas; found '0;25'"),
         (("fl", "--seeds", "0,0"), "seeds must differ from each other; found '0,0'"),
         (("fl", "--rounds", "0"), "rounds must be at least 1; found 0"),
@@ -222,7 +226,14 @@ def test_lists_what_can_be_reproduced():
         (("fl", "--task", "mnist-rotation", "--data", "nowhere"), "data must be a folder that exists; found nowhere"),
         (("reproduce", "table-mnist", "--data", "nowhere"), "data must be a folder that exists; found nowhere"),
         (("fl", "--method", "PMTL", "--rounds", "1"), "references must have 10 entries each; found 2"),
-        (("runs", "import", "nowhere"), "the folder to import must exist; found nowhere"),
+        (
+            ("reproduce", "table-hv", "--methods", "qFFL"),
+            "method must be a row of the table, or module:name of your own",
+        ),
+        (("reproduce", "table-hv", "--methods", "mine:Mine"), "module must be one that can be imported from"),
+        (("solve", "F1", "--method", "LS,TCH"), "method must be one method; found LS,TCH"),
+        (("runs", "export", "x.txt"), "the file must end with .csv or .parquet; found x.txt"),
+        (("runs", "import", "nowhere"), "the folder or file to import must exist; found nowhere"),
     ],
 )
 def test_bad_input_says_what_is_wrong(arguments, message, tmp_path, monkeypatch):
@@ -252,10 +263,13 @@ def test_bad_input_ends_with_a_message_and_not_with_a_traceback():
             "data set mnist was not found; looked in",
         ),
         (
-            ("reproduce", "table-mnist", "--rounds", "1", "--data", "."),
+            ("reproduce", "table-mnist", "--rounds", "1", "--data", ".", "--yes"),
             "data set mnist was not found; looked in .",
         ),
-        (("reproduce", "table-mnist"), "or name another folder (argument folder, on the command line --data; variable"),
+        (
+            ("reproduce", "table-mnist", "--rounds", "1", "--yes"),
+            "or name another folder (argument folder, on the command line --data; variable",
+        ),
     ],
 )
 def test_federated_bad_input_ends_with_status_two(arguments, message, tmp_path, monkeypatch, capsys):
@@ -269,7 +283,7 @@ def test_federated_bad_input_ends_with_status_two(arguments, message, tmp_path, 
     assert ended.value.code == 2
     said, error = capsys.readouterr()
     assert error.startswith("error: ")
-    assert "runs are missing" not in said
+    assert "missing" not in said
     assert message in error
 
 

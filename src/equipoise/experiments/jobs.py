@@ -17,7 +17,7 @@ from equipoise.experiments.item import Request
 from equipoise.experiments.render import bar, say
 from equipoise.experiments.results import CellStore, Finished, Spec
 
-__all__ = ["WITHOUT_ASKING", "agreed", "compute", "duration", "fill", "say_read"]
+__all__ = ["WITHOUT_ASKING", "agreed", "compute", "duration", "fill", "possible", "say_read"]
 
 T = TypeVar("T")
 
@@ -78,16 +78,23 @@ def agreed(request: Request, seconds: float, runs: int, otherwise: str = "") -> 
         runs: How many runs are missing.
         otherwise: What else the user could do.
     """
-    told = f"{runs} runs are missing; they take about {duration(seconds)} here"
+    are, they, them = ("run is", "it takes", "it") if runs == 1 else ("runs are", "they take", "them")
+    told = f"{runs} {are} missing; {they} about {duration(seconds)} here"
+    be = are.partition(" ")[2]
     if seconds <= WITHOUT_ASKING or request.yes:
-        say(request.console, f"{told}, and are made now; what is finished is kept in {request.store.folder}")
+        say(request.console, f"{told}, and {be} made now; what is finished is kept in {request.store.folder}")
         return True
     hint = f" {otherwise}" if otherwise else ""
-    if request.console.is_terminal and sys.stdin.isatty():
+    if possible(request, seconds):
         say(request.console, f"{told}.{hint}")
-        return Confirm.ask("Make them now?", console=request.console, default=False)
-    say(request.console, f"{told}, and are not made: say --yes to make them.{hint}")
+        return Confirm.ask(f"Make {them} now?", console=request.console, default=False)
+    say(request.console, f"{told}, and {be} not made: say --yes to make {them}.{hint}")
     return False
+
+
+def possible(request: Request, seconds: float) -> bool:
+    """Whether work that takes so long can be begun: it is short, or the user has agreed or can be asked."""
+    return seconds <= WITHOUT_ASKING or request.yes or (request.console.is_terminal and sys.stdin.isatty())
 
 
 def duration(seconds: float) -> str:

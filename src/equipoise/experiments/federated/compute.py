@@ -17,7 +17,7 @@ from equipoise.experiments.federated.runs import Job
 from equipoise.experiments.federated.scores import Entry
 from equipoise.experiments.federated.settings import seeds_of
 from equipoise.experiments.item import Request
-from equipoise.experiments.jobs import agreed, say_read
+from equipoise.experiments.jobs import agreed, possible, say_read
 from equipoise.experiments.render import bar, say
 from equipoise.experiments.results import CellStore
 from equipoise.identity import digest
@@ -53,11 +53,11 @@ def provide_jobs(request: Request, jobs: Sequence[Job], otherwise: str = "") -> 
     number = sum(len(job.seeds) for job in left)
     if left:
         long = sum(runs.seconds(job, device) for job in left)
+        for data in {job.task.data for job in left} if possible(request, long) else ():
+            datasets.load(data, request.data)  # what is missing is said before anything is promised
         if not agreed(request, long, number, otherwise):
             say_read(request, asked, number, made=0)
             return []
-        for data in {job.task.data for job in left}:
-            datasets.load(data, request.data)
     say_read(request, asked, number, made=number)
     return compute(request.console, request.store, left, device=device, folder=request.data)
 
