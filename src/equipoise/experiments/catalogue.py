@@ -5,6 +5,7 @@ from dataclasses import fields, replace
 from typing import Any
 
 from equipoise.datasets import MissingDataError
+from equipoise.experiments import agreement
 from equipoise.experiments.default import tables as default_tables
 from equipoise.experiments.federated import figures as federated_figures
 from equipoise.experiments.federated import preference_table, ratio_table
@@ -32,7 +33,7 @@ def items() -> dict[str, Item]:
     """Every table and figure by its name on the command line."""
     studies = (
         synthetic_tables, synthetic_figures, federated_tables, ratio_table, preference_table, federated_figures,
-        default_tables,
+        default_tables, agreement,
     )  # fmt: skip
     return {name: item for study in studies for name, item in study.items().items()}
 

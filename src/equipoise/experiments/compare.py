@@ -49,8 +49,9 @@ def compare(
     Needs the extra `experiments`.
 
     Args:
-        methods: Rows of the table by name; your own as `{"mine": MyWeighting()}`, or as "module:name". If all are
-            your own, the table's rows stand beside them.
+        methods: Rows of the table by name, as in `["LS", "TCH"]`, and your own, as in `{"mine": MyWeighting()}` or
+            "module:name"; `{"LS": "LS", "mine": MyWeighting()}` has both. If all are your own, all rows of the table stand
+            beside them.
         table: "hv" (seven synthetic problems), "digits", "mnist" or "cifar".
         seeds: Seeds; the table's own if not given.
         tasks: Problems or federated tasks; all of the table if not given.
@@ -74,13 +75,13 @@ def compare(
     names: list[str] = []
     for name in methods:
         found = methods[name] if isinstance(methods, Mapping) else name
-        if isinstance(found, str) and ":" in found:
+        if not isinstance(found, str):
+            own[name] = resolve(found)
+        elif ":" in found:
             label, method = plugins.find(found)
             own[name if isinstance(methods, Mapping) else label] = method
-        elif isinstance(methods, Mapping):
-            own[name] = resolve(found)
         else:
-            names.append(name)
+            names.append(found)
     request = Request(
         Console(quiet=quiet),
         Path(out),

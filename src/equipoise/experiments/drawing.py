@@ -1,11 +1,12 @@
 """How all pictures look: one colour per method, one style, PNG and PDF."""
 
+import zlib
 from pathlib import Path
 
 import matplotlib as mpl
 from matplotlib.figure import Figure
 
-__all__ = ["BLACK", "BLUE", "COLOURS", "RED", "save", "style"]
+__all__ = ["BLACK", "BLUE", "COLOURS", "RED", "colour", "save", "style"]
 
 # Okabe and Ito's colours, which readers of all kinds of colour vision can tell apart, and shades of them.
 BLUE, RED, BLACK = "#0072B2", "#D55E00", "#000000"
@@ -23,9 +24,12 @@ COLOURS: dict[str, str] = {
     "PropFair": "#5F5F5F",
     "FedMGDA+": "#009E73",
     "FedFV": "#66C2A4",
-    "MGDA": "#009E73",
+    "MGDA": "#1B7837",
     "CR-MOGM": "#00614A",
-    "Moco": "#66C2A4",
+    "Moco": "#A6DBA0",
+    "STCH w/ momentum": "#B8860B",
+    "AdaLS": "#404040",
+    "AdaTCH": "#A63C00",
     "EPO": "#CC79A7",
     "FERERO": "#8E4585",
     "FERERO (exact)": "#4B1D52",
@@ -33,6 +37,12 @@ COLOURS: dict[str, str] = {
     "equipoise": "#8B0A3D",
 }
 """One colour per method; families share a hue."""
+_SPARE = ("#B15928", "#1F9E9E", "#7A0177", "#6B8E23", "#C71585", "#4682B4")
+
+
+def colour(name: str) -> str:
+    """The colour of a method; of one that is not known, always the same of a few that no known one has."""
+    return COLOURS.get(name) or _SPARE[zlib.crc32(name.encode()) % len(_SPARE)]
 
 
 def style() -> None:

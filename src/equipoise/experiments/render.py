@@ -95,7 +95,7 @@ def grid(title: str, heads: Sequence[str]) -> Table:
     """
     table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
     for head in heads:
-        text = head in {"method", "task"}
+        text = head in {"method", "task", "table"}
         shown = head if text else head.replace(", ", ",\n")
         table.add_column(
             shown, justify="left" if text else "right", no_wrap=not text, overflow="fold", vertical="bottom"
@@ -185,7 +185,8 @@ class Page:
         wrote_json(self.request.console, self.request.json_file, record)
         path = self.request.markdown_file
         if path is not None:
-            head = f"# {self.title}\n\n    {command(self.request, self.name)}\n\n{origin(results)}"
+            made = origin(results)
+            head = f"# {self.title}\n\n    {command(self.request, self.name)}" + (f"\n\n{made}" if made else "")
             write_atomically(path, "\n\n".join((head, *self.blocks)) + "\n")
             say(self.request.console, f"wrote {path}")
 
@@ -194,7 +195,7 @@ def origin(results: Iterable[Result]) -> str:
     """Where and when cells were made, in a sentence."""
     results = list(results)
     if not results:
-        return "There are no runs yet."
+        return ""
     made = [result["made"] for result in results]
     devices = sorted({of["device"] for of in made})
     dates = sorted({of["date"] for of in made if of["date"]})

@@ -10,11 +10,11 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
 from numpy.typing import NDArray
 
-from equipoise.experiments.drawing import BLUE, COLOURS, save, style
+from equipoise.experiments.drawing import colour, save, style
 from equipoise.experiments.federated.compute import gather
 from equipoise.experiments.federated.rows import MNIST
 from equipoise.experiments.federated.scores import METRICS, Entry, Metric
-from equipoise.experiments.federated.settings import EVERY, METHODS
+from equipoise.experiments.federated.settings import EVERY, METHODS, title
 from equipoise.experiments.federated.tables import by_task, wanted
 from equipoise.experiments.item import Item, Request
 from equipoise.experiments.render import say, wrote
@@ -37,6 +37,9 @@ MARKERS: dict[str, str] = {
 
 _DASHES = {"OMDgd-TCH": "--", "OMDeg-TCH": ":", "ExcessMTL": "--"}
 """Averages are broken lines: they often lie on each other."""
+_PART = {"train_loss": "on training samples", "test_loss": "on test samples"}
+FEW = 8
+"""Fewer seeds than this are drawn one by one."""
 LARGEST = 10.0
 """Weights beyond so many equal shares, or below as small a part of one, have the last colour."""
 
@@ -49,7 +52,7 @@ def items() -> dict[str, Item]:
         "fig-conversion": Item("fig:new-in", "section 4.2", "OMD updates and the conversion", _fig_conversion, figure),
         "fig-curves": Item("fig:5", "appendix B.2", "Worst-client loss over the rounds", _fig_curves, figure),
         "fig-parity": Item("fig:6", "appendix B.2", "Accuracy against accuracy parity", _fig_parity, figure),
-        "fig-box": Item("fig:7", "appendix B.2", "Box plots of three metrics over the seeds", _fig_box, figure),
+        "fig-box": Item("fig:7", "appendix B.2", "Three metrics of every method over the seeds", _fig_box, figure),
         "fig-weights": Item("-", "-", "The clients' weights over the rounds", _fig_weights, figure),
     }
 
@@ -99,42 +102,41 @@ def _fig_weights(request: Request) -> None:
 
 # ------------------------------------------------------------------------------- what is drawn
 def curves(tasks: Tasks) -> Figure:
-    """The worst client's loss over the rounds: mean over the seeds, and a standard deviation around it."""
+    """The worst client's loss of what each method would answer, over the rounds."""
     style()
-    figure, grid = _panels(len(tasks), 2, (3.1, 2.1), sharex="row", sharey="row")
-    for (task, entries), row in zip(tasks, grid, strict=True):
-        for axes, part in zip(row, ("train", "test"), strict=True):
+    keys = [key for key in ("train_loss", "test_loss") if all(_measured(e, key) for _, of in tasks for e in of)]
+    shape = (len(tasks), len(keys)) if len(keys) > 1 else (1, len(tasks))
+    figure, grid = _panels(*shape, (3.1, 2.1), sharex="row", sharey="row" if len(keys) > 1 else False)
+    for (task, entries), row in zip(tasks, grid.reshape(len(tasks), len(keys)), strict=True):
+        for axes, key in zip(row, keys, strict=True):
             for entry in entries:
-                rounds, losses = _along(entry) if part == "train" else _curve(entry, "test_loss")
+                rounds, losses = _curve(entry, key)
                 mean, std = losses.mean(0), losses.std(0)
                 axes.plot(rounds, mean, **_line(entry.name))
-                if len(losses) > 1:
-                    axes.fill_between(
-                        rounds, np.maximum(mean - std, 1e-3), mean + std,
-                        color=_colour(entry.name), alpha=0.13, lw=0,
-                    )  # fmt: skip
+                low = np.maximum(mean - std, 1e-3)
+                axes.fill_between(rounds, low, mean + std, color=colour(entry.name), alpha=0.13, lw=0)
             _over_rounds(axes)
-            axes.set_title(f"{task}, {_training(entries) if part == 'train' else 'test'}")
+            axes.set_title(f"{title(task)}: {_PART[key]}")
         row[0].set_ylabel("worst client's loss")
+    _note(figure, tasks, "mean and standard deviation")
     _legend(figure, tasks, line=True, mark=False)
     return figure
 
 
 def conversion(tasks: Tasks) -> Figure:
-    """The first seed's worst-client training loss over the rounds, and where the methods end over all seeds."""
+    """The worst client's loss of one seed over the rounds, and where the methods end over all seeds."""
     style()
     figure, grid = _panels(len(tasks), 2, (3.1, 2.5))
     for (task, entries), (left, right) in zip(tasks, grid, strict=True):
+        key = "train_loss" if all(_measured(entry, "train_loss") for entry in entries) else "test_loss"
         for entry in entries:
-            rounds, losses = _along(entry)
+            rounds, losses = _curve(entry, key)
             left.plot(rounds, losses[0], **_line(entry.name))
         _over_rounds(left)
-        left.set(ylabel="worst client's training loss")
-        left.set_title(f"{task}, {'' if _training(entries) == 'training' else 'local, '}seed {entries[0].seeds[0]}")
+        left.set(ylabel=f"worst client's loss, {_PART[key]}", title=f"{title(task)}: seed {entries[0].seeds[0]}")
         _scatter(right, entries)
-        count = len(entries[0].seeds)
-        right.set_title(f"{task}, {count} seed{'s' if count > 1 else ''}")
-        right.set_ylabel(LABELS["accuracy"])
+        right.set(ylabel=LABELS["accuracy"], title="at the end")
+    _note(figure, tasks, "right: means")
     _legend(figure, tasks, line=True, mark=True)
     return figure
 
@@ -145,32 +147,41 @@ def parity(tasks: Tasks) -> Figure:
     figure, grid = _panels(1, len(tasks), (2.7, 2.7))
     for (task, entries), axes in zip(tasks, grid[0], strict=True):
         _scatter(axes, entries)
-        axes.set_title(task)
+        axes.set_title(title(task))
     grid[0, 0].set_ylabel(LABELS["accuracy"])
+    _note(figure, tasks, "means")
     _legend(figure, tasks, line=False, mark=True)
     return figure
 
 
 def boxes(tasks: Tasks) -> Figure:
-    """Every metric of every method: median, quartiles and range over the seeds."""
+    """Every metric of every method: a box over the seeds, or the seeds themselves where they are fewer than eight."""
     style()
     height = 0.2 * max(len(entries) for _, entries in tasks) + 0.5
     figure, grid = _panels(len(tasks), len(METRICS), (2.3, height), sharey="row")
     for (task, entries), row in zip(tasks, grid, strict=True):
         for axes, metric in zip(row, METRICS, strict=True):
-            drawn = axes.boxplot(
-                [entry.values(metric).numpy() for entry in entries],
-                orientation="horizontal", widths=0.65, patch_artist=True, whis=(0, 100),
-                positions=range(len(entries)), manage_ticks=False,
-            )  # fmt: skip
-            for box, median, entry in zip(drawn["boxes"], drawn["medians"], entries, strict=True):
-                box.set(facecolor=_colour(entry.name), alpha=0.85, lw=0.6)
-                median.set(color="white", lw=1.1)
+            for place, entry in enumerate(entries):
+                _spread(axes, entry.values(metric).numpy(), place, colour(entry.name))
             _guides(axes)
             axes.set_xlabel(LABELS[metric])
         _name_methods(row[0], entries)
-        row[0].set_title(task, loc="left", fontweight="bold")
+        row[0].set_title(title(task), loc="left", fontweight="bold")
+    _note(figure, tasks, "box: quartiles, whiskers: range; points: single seeds, with their mean")
     return figure
+
+
+def _spread(axes: Axes, values: NDArray[np.float64], place: int, shade: str) -> None:
+    if len(values) < FEW:
+        axes.plot(values, np.full(len(values), place), "o", color=shade, ms=3.5, alpha=0.7, mew=0)
+        axes.plot(values.mean(), place, "|", color=shade, ms=9, mew=1.6)
+        return
+    drawn = axes.boxplot(
+        [values], orientation="horizontal", widths=0.65, patch_artist=True, whis=(0, 100), positions=[place],
+        manage_ticks=False,
+    )  # fmt: skip
+    drawn["boxes"][0].set(facecolor=shade, alpha=0.85, lw=0.6)
+    drawn["medians"][0].set(color="white", lw=1.1)
 
 
 def all_methods(tasks: Tasks) -> Figure:
@@ -184,8 +195,7 @@ def all_methods(tasks: Tasks) -> Figure:
         for axes, metric in zip(row, shown, strict=True):
             for place, entry in enumerate(entries):
                 mean, std = entry.score(metric)
-                colour = _colour(entry.name)
-                axes.errorbar(mean, place, xerr=std, fmt="o", color=colour, ms=5, lw=1.4, capsize=2)
+                axes.errorbar(mean, place, xerr=std, fmt="o", color=colour(entry.name), ms=5, lw=1.4, capsize=2)
                 theirs = getattr(entry.paper, metric, None)
                 if theirs is not None and entry.claimed:
                     compared = True
@@ -194,7 +204,8 @@ def all_methods(tasks: Tasks) -> Figure:
             arrow = "→ better" if metric == "accuracy" else "← better"
             axes.set_xlabel(f"{LABELS[metric]}  ({arrow})")
         _name_methods(row[0], entries)
-        row[0].set_title(task, loc="left", fontweight="bold")
+        row[0].set_title(title(task), loc="left", fontweight="bold")
+    _note(figure, tasks, "mean, and standard deviation as bars")
     if compared:
         mark = Line2D([], [], marker="|", color="black", ls="", ms=9, mew=1.2, label="the paper's mean")
         figure.legend(handles=[mark], loc="outside lower center", frameon=False)
@@ -215,13 +226,13 @@ def weights(tasks: Tasks) -> Figure:
                 vmin=-np.log2(LARGEST), vmax=np.log2(LARGEST),
                 extent=(0, EVERY * c.shape[1], len(c) - 0.5, -0.5), interpolation="nearest",
             )  # fmt: skip
-            axes.set_title(entry.name, color=_colour(entry.name), fontweight=_weight(entry.name))
+            axes.set_title(entry.name, color=colour(entry.name), fontweight=_weight(entry.name))
             axes.set_yticks(range(0, len(c), max(1, len(c) // 5)))
             axes.xaxis.set_major_locator(MaxNLocator(3, integer=True))
             axes.set_xlabel("round")
         for axes in row[len(entries) :]:
             axes.set_axis_off()
-        row[0].set_ylabel(f"{task}\nclient")
+        row[0].set_ylabel(f"{title(task)}\nclient")
     if image is not None:
         bar = figure.colorbar(
             image, ax=grid.ravel().tolist(), shrink=0.8, aspect=25, pad=0.01, label="weight of the client × clients"
@@ -255,18 +266,16 @@ def _curve(entry: Entry, key: str) -> tuple[NDArray[np.int64], NDArray[np.float6
     return np.array(curves[0]["round"]), np.array([curve[key] for curve in curves])
 
 
-def _along(entry: Entry) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    """The worst client's training loss: of the output if it was measured, else of the trajectory, round by round."""
-    if all("round_loss" in result for result in entry.results):
-        losses = np.array([result["round_loss"] for result in entry.results])
-        return np.arange(1, losses.shape[1] + 1), losses
-    return _curve(entry, "train_loss")
+def _measured(entry: Entry, key: str) -> bool:
+    """Whether a curve is that of the method's output: on CIFAR-10 only the trajectory's training loss was kept."""
+    return key != "train_loss" or not any("round_loss" in result for result in entry.results)
 
 
-def _training(entries: Sequence[Entry]) -> str:
-    """Which training loss `_along` is."""
-    measured = not any("round_loss" in result for entry in entries for result in entry.results)
-    return "training" if measured else "local training"
+def _note(figure: Figure, tasks: Tasks, what: str) -> None:
+    """Say over the picture what is drawn, and of how many seeds."""
+    counts = sorted({len(entry.seeds) for _, entries in tasks for entry in entries})
+    number = f"{counts[0]}" if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
+    figure.suptitle(f"{what}; {number} seed{'s' if counts[-1] > 1 else ''}", fontsize=8, color="0.35")
 
 
 def _over_rounds(axes: Axes) -> None:
@@ -286,7 +295,7 @@ def _name_methods(axes: Axes, entries: Sequence[Entry]) -> None:
     axes.set_yticks(range(len(names)), names)
     axes.set_ylim(len(names) - 0.4, -0.6)
     for label, name in zip(axes.get_yticklabels(), names, strict=True):
-        label.set(color=_colour(name) if _family(name) else "black", fontweight=_weight(name))
+        label.set(color=colour(name) if _family(name) else "black", fontweight=_weight(name))
 
 
 def _guides(axes: Axes) -> None:
@@ -309,7 +318,7 @@ def _mark(name: str) -> dict[str, Any]:
     own = _family(name)
     return {
         "marker": MARKERS.get(name, "o"),
-        "color": _colour(name),
+        "color": colour(name),
         "ms": 8 if own else 6,
         "mec": "black" if own else "white",
         "mew": 0.7,
@@ -318,15 +327,11 @@ def _mark(name: str) -> dict[str, Any]:
 
 def _line(name: str) -> dict[str, Any]:
     return {
-        "color": _colour(name),
+        "color": colour(name),
         "lw": 1.8 if _family(name) else 1.2,
         "ls": _DASHES.get(name, "-"),
         "zorder": 3 if _family(name) else 2,
     }
-
-
-def _colour(name: str) -> str:
-    return COLOURS.get(name, BLUE)
 
 
 def _family(name: str) -> bool:

@@ -103,8 +103,8 @@ _PUBLISHED: dict[str, Any] = {"loss": "trajectory", "average": "after", "batch_n
 
 
 def seeds_of(task: str) -> tuple[int, ...]:
-    """The seeds that a task is run with: the paper's ten; the first three of them for digits and CIFAR-10."""
-    return SEEDS if task.startswith("mnist") else SEEDS[:3]
+    """The seeds that a task is run with: the paper's ten, or the first three of them where there are no runs of all."""
+    return SEEDS if task.startswith("mnist") or task == "cifar-class2" else SEEDS[:3]
 
 
 def precision_of(task: str, asked: Precision | None = None) -> Precision | None:
@@ -299,6 +299,15 @@ def by_ratios(row: Row, preset: Preset = "published") -> Row:
 def known_names() -> tuple[str, ...]:
     """Every method that `row` knows, those of tab:3 first."""
     return tuple(dict.fromkeys((*METHODS, EXACT_FERERO, *methods())))
+
+
+def title(task: str) -> str:
+    """A task in words, for pictures."""
+    data, _, kind = task.partition("-")
+    split = {"rotation": "some clients rotated", "two": "two clients"}.get(kind)
+    split = split or f"{kind.removeprefix('class')} classes per client"
+    data = {"mnist": "MNIST", "cifar": "CIFAR-10"}.get(data, data)
+    return f"{data}, {split}"
 
 
 def label_of(name: str, task: Task) -> str:

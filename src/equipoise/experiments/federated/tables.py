@@ -10,7 +10,17 @@ from equipoise.experiments.federated import rows as rows_
 from equipoise.experiments.federated import settings
 from equipoise.experiments.federated.compute import gather
 from equipoise.experiments.federated.rows import ALL, CIFAR, DEFAULT, DIGITS, MNIST, TABLES, Wanted
-from equipoise.experiments.federated.scores import HEADS, METRICS, OUTPUTS, Entry, Metric, as_json, paired, score
+from equipoise.experiments.federated.scores import (
+    HEADS,
+    METRICS,
+    OUTPUTS,
+    Entry,
+    Metric,
+    as_json,
+    paired,
+    printed_in,
+    score,
+)
 from equipoise.experiments.federated.settings import METHODS, SEEDS
 from equipoise.experiments.item import Item, Request
 from equipoise.experiments.paper import Score
@@ -244,7 +254,8 @@ def _show_conversions(page: Page, found: Sequence[Entry]) -> None:
 
 def _verdict(page: Page, found: Sequence[Entry]) -> None:
     """How many numbers are the paper's, and which are not."""
-    claimed = [(entry, metric) for entry in found for metric in METRICS if entry.within(metric) is not None]
+    metrics = printed_in(page.name)
+    claimed = [(entry, metric) for entry in found for metric in metrics if entry.within(metric) is not None]
     if not found:
         page.say("there are no runs to show yet")
         return

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from equipoise import preference
 from equipoise.conversion import Adaptive, AdaptiveState, Average, Last
-from equipoise.experiments.drawing import BLACK, BLUE, COLOURS, RED, save, style
+from equipoise.experiments.drawing import BLACK, BLUE, RED, colour, save, style
 from equipoise.experiments.item import Item, Request
 from equipoise.experiments.render import wrote
 from equipoise.experiments.synthetic import settings
@@ -191,7 +191,7 @@ def front_grid(
         for c, (problem, method, losses) in enumerate(row):
             repeated = r > 0 and c < len(panels[r - 1]) and panels[r - 1][c][1] == method
             title = "" if repeated else (titles or {}).get(method, method)
-            front_panel(grid[r, c], problem, weights, losses, title, COLOURS.get(method, BLUE))
+            front_panel(grid[r, c], problem, weights, losses, title, colour(method))
         for c in range(len(row), columns):
             grid[r, c].set_axis_off()
         grid[r, 0].set_ylabel("$f_2$")
