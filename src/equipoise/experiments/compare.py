@@ -50,8 +50,8 @@ def compare(
 
     Args:
         methods: Rows of the table by name, as in `["LS", "TCH"]`, and your own, as in `{"mine": MyWeighting()}` or
-            "module:name"; `{"LS": "LS", "mine": MyWeighting()}` has both. If all are your own, all rows of the table stand
-            beside them.
+            "module:name"; `{"LS": "LS", "mine": MyWeighting()}` has both. If all are your own, all rows of the table
+            stand beside them.
         table: "hv" (seven synthetic problems), "digits", "mnist" or "cifar".
         seeds: Seeds; the table's own if not given.
         tasks: Problems or federated tasks; all of the table if not given.
