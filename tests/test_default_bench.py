@@ -31,7 +31,10 @@ def untimed(records: list[Record]) -> list[Record]:
 
 
 # ------------------------------------------------------------------------------- the loop
-@pytest.mark.parametrize("column", ["equipoise", "old default", "AdaOMDeg", "LS", "STCH 0.01", "UPGrad"])
+@pytest.mark.parametrize(
+    "column",
+    ["equipoise", "old default", "AdaOMDeg", "LS", "STCH 0.01", "UPGrad", "UW", "DWA", "FAMO", "GradNorm", "RLW"],
+)
 def test_plain_sgd_without_noise_is_solve(column):
     method, w = columns()[column], eq.preference.linspace(10).to(torch.float64)
     others = {name: columns()[name] for name in ("TCH", "LS", "UPGrad")}
