@@ -11,8 +11,9 @@ from benchmarks.defaults.networks import SEEDS
 from benchmarks.defaults.results import Record, numbers
 
 import equipoise as eq
-from equipoise.experiments import federated
-from equipoise.experiments.cells import CellStore
+from equipoise.experiments.federated import runs
+from equipoise.experiments.federated import settings as federated
+from equipoise.experiments.results import PUBLISHED, CellStore
 
 TASKS = ("digits-rotation", "digits-class2")
 RECORDED = ("mnist-rotation", "mnist-class2", "mnist-class5", "cifar-rotation", "cifar-class2", "cifar-class5")
@@ -62,16 +63,21 @@ def run(
     return records
 
 
-def recorded(methods: Mapping[str, eq.Method], folder: Path = Path("docs/results/cells")) -> list[Record]:
-    """What cells say of these methods on MNIST and CIFAR-10; a column without a cell for every seed is left out."""
-    store = CellStore(folder, ())
+def recorded(methods: Mapping[str, eq.Method], place: Path = PUBLISHED) -> list[Record]:
+    """What cells say of these methods on MNIST and CIFAR-10; a column without a cell for every seed is left out.
+
+    Args:
+        methods: The methods by name.
+        place: A folder of cells, or a file of many.
+    """
+    store = CellStore(Path("nowhere"), (place,))
     records = []
     for name in RECORDED:
         task, seeds = federated.tasks()[name], federated.seeds_of(name)
         for column, method in {**methods, **_tuned(name)}.items():
             chosen = federated.row(PAPER[column], name).method if column in PAPER else method
             output = _output(chosen)
-            cells = [store.read(federated.spec(task, chosen, s, federated.precision_of(name))) for s in seeds]
+            cells = [store.read(runs.spec(task, chosen, s, federated.precision_of(name))) for s in seeds]
             whole = [cell["outputs"] for cell in cells if cell is not None and output in cell["outputs"]]
             if len(whole) < len(seeds):
                 continue

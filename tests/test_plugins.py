@@ -1,0 +1,78 @@
+"""Methods from files and packages outside the library."""
+
+import sys
+from importlib.metadata import EntryPoint
+
+import pytest
+
+import equipoise as eq
+from equipoise import plugins
+
+FILE = """
+import equipoise as eq
+
+class Mine(eq.SmoothTchebycheff):
+    def __init__(self, mu: float = 0.5) -> None:
+        super().__init__(mu)
+
+class Asks(eq.SmoothTchebycheff):
+    def __init__(self, mu: float, more: int) -> None:
+        super().__init__(mu)
+
+instance = eq.OMD(0.3)
+method = eq.Method(eq.OMD(0.3), eq.Average())
+
+def made():
+    return method
+
+nothing = 3
+"""
+
+
+@pytest.fixture
+def module(tmp_path, monkeypatch):
+    """A file beside the user, of a name that nothing else has."""
+    (tmp_path / "methods_of_mine.py").write_text(FILE)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    yield "methods_of_mine"
+    sys.modules.pop("methods_of_mine", None)
+
+
+def test_a_class_an_instance_a_method_and_a_function(module):
+    name, method = plugins.find(f"{module}:Mine")
+    assert (name, type(method.weighting).__name__, method.conversion) == ("Mine", "Mine", eq.Last())
+    assert plugins.find(f"{module}:instance") == ("instance", eq.Method(eq.OMD(0.3), eq.Last()))
+    whole = eq.Method(eq.OMD(0.3), eq.Average())
+    assert plugins.find(f"{module}:method") == ("method", whole)
+    assert plugins.find(f"{module}:made") == ("made", whole)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("{}:Min", "methods_of_mine must have the name; found 'Min'; nearest: Mine"),
+        ("{}:nothing", "methods_of_mine:nothing must be a Method or a weighting; found 3"),
+        ("{}:Asks", "methods_of_mine:Asks must need no arguments, or be an instance; found "),
+        ("nowhere_at_all:Mine", "module must be one that can be imported from .*; found none 'nowhere_at_all'"),
+        ("AdaOMD", "method must be a known name, or module:name of your own; found 'AdaOMD'; nearest: AdaOMDgd-TCH"),
+    ],
+)
+def test_what_is_not_a_method_is_named(text, message, module):
+    with pytest.raises(ValueError, match=message):
+        plugins.find(text.format(module))
+
+
+def test_a_module_that_fails_by_itself_says_so(tmp_path, module):
+    (tmp_path / "methods_of_mine.py").write_text("import nowhere_at_all")
+    with pytest.raises(ModuleNotFoundError, match="nowhere_at_all"):
+        plugins.find(f"{module}:Mine")
+
+
+def test_an_installed_package_brings_methods_by_name(module, monkeypatch):
+    point = EntryPoint("brought", f"{module}:made", plugins.GROUP)
+    sys.path.insert(0, ".")
+    monkeypatch.setattr("importlib.metadata.entry_points", lambda group: [point] if group == plugins.GROUP else [])
+    assert plugins.find("brought") == ("brought", eq.Method(eq.OMD(0.3), eq.Average()))
+    with pytest.raises(ValueError, match=r"found 'brough'; nearest: brought"):
+        plugins.find("brough")
