@@ -70,7 +70,7 @@ def test_a_cell_says_who_made_it(tmp_path, monkeypatch):
     path = store.write(SPEC, {"value": 1}, {"task": "t", "method": "m"}, "a made-up GPU")
     content = json.loads(path.read_text())
     assert (content["format"], content["names"]) == (FORMAT, {"task": "t", "method": "m"})
-    assert content["made"].keys() == {"equipoise", "commit", "torch", "device", "date"}
+    assert content["made"].keys() == {"equipoise", "commit", "torch", "device", "date", "time"}
     found = store.read(SPEC)
     assert found is not None
     assert found["made"] == content["made"]

@@ -87,6 +87,11 @@ class Cell(NamedTuple):
         """That of its file."""
         return cell_name(self.spec)
 
+    @property
+    def when(self) -> tuple[str, str]:
+        """When it was made, to tell which of two is later."""
+        return self.made.get("date", ""), self.made.get("time", "")
+
     def text(self) -> str:
         """Its JSON, with a checksum."""
         content = self._asdict()
@@ -102,15 +107,17 @@ class Finished(NamedTuple):
 
 
 def provenance(device: str | None = None) -> dict[str, str]:
-    """Who makes a cell now: versions of the library and of torch, commit, device, date."""
+    """Who makes a cell now: versions of the library and of torch, commit, device, date and time."""
     from equipoise import __version__  # noqa: PLC0415 (the package imports its parts)
 
+    now = datetime.now(UTC)
     return {
         "equipoise": __version__,
         "commit": _commit(),
         "torch": str(torch.__version__),
         "device": device or platform.machine(),
-        "date": datetime.now(UTC).date().isoformat(),
+        "date": now.date().isoformat(),
+        "time": now.time().isoformat(timespec="milliseconds"),
     }
 
 

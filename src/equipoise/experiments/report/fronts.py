@@ -10,8 +10,9 @@ from equipoise import metrics, preference
 from equipoise.experiments.paper import Preset
 from equipoise.experiments.report.numbers import short
 from equipoise.experiments.report.sources import Sources
-from equipoise.experiments.results import Result, cell_name
+from equipoise.experiments.results import Cell, cell_name
 from equipoise.experiments.synthetic import settings as synthetic
+from equipoise.identity import digest
 from equipoise.problems import KnownFront, problems
 
 __all__ = ["explored", "table_cells"]
@@ -67,7 +68,10 @@ def table_cells(sources: Sources, preset: Preset) -> list[synthetic.TableCell]:
 
 
 def _of_the_user(sources: Sources) -> list[synthetic.TableCell]:
-    """Methods that are no row of the table, on its problems and with its seeds; of two with one name, the last."""
+    """Methods that are no row of the table, on its problems and with its seeds.
+
+    Of several with one name, as after an edit of its code, the one that was made last.
+    """
     rows = [
         row for preset in get_args(Preset) for row in (*synthetic.settings(preset), *synthetic.both_step_sizes(preset))
     ]
@@ -79,15 +83,19 @@ def _of_the_user(sources: Sources) -> list[synthetic.TableCell]:
         for row in rows
         for seed in synthetic.SEEDS
     }
-    found: dict[tuple[str, str], dict[int, Result]] = {}
+    runs: dict[str, dict[int, Cell]] = {}
     for cell in sources.cells.cells:
         if cell.spec.get("experiment") == "synthetic" and cell.name not in known:
-            key = cell.names.get("method", "?"), cell.names.get("task", "")
-            found.setdefault(key, {})[cell.spec["seed"]] = cell.result
+            same = {key: of for key, of in cell.spec.items() if key != "seed"}
+            runs.setdefault(digest(same), {})[cell.spec["seed"]] = cell
+    whole = [[of[seed] for seed in synthetic.SEEDS] for of in runs.values() if set(synthetic.SEEDS) <= of.keys()]
+    last: dict[tuple[str, str], list[Cell]] = {}
+    for cells in sorted(whole, key=lambda cells: max(cell.when for cell in cells)):
+        last[cells[0].names.get("method", "?"), cells[0].names.get("task", "")] = cells
     return [
-        synthetic.table_cell(method, problem, synthetic.SEEDS, [of[seed] for seed in synthetic.SEEDS])
-        for (method, problem), of in found.items()
-        if problem in synthetic.PROBLEMS and set(synthetic.SEEDS) <= of.keys()
+        synthetic.table_cell(method, problem, synthetic.SEEDS, [cell.result for cell in cells])
+        for (method, problem), cells in last.items()
+        if problem in synthetic.PROBLEMS
     ]
 
 

@@ -138,9 +138,11 @@ def _task_runs(label: str, found: list[list[Cell]]) -> TaskRuns:
     extra += [f"preference {preference}"] if preference else []
     extra += [precision] if precision != normal else []
     claimed = usual is not None and of == identity(usual) and precision == normal and not preference
-    entries = [entry for cells in found for entry in _entries(task, cells, claimed=claimed)]
+    # Of two with one name, as after an edit of its code, the one that was made last.
+    last = sorted(found, key=lambda cells: max(cell.when for cell in cells))
+    named = {entry.name: entry for cells in last for entry in _entries(task, cells, claimed=claimed)}
     order = {name: k for k, name in enumerate((*ALL, settings.MOMENTUM))}
-    entries = sorted(entries, key=lambda entry: order.get(entry.name, 99))
+    entries = sorted(named.values(), key=lambda entry: order.get(entry.name, 99))
     options = None
     if usual is not None and label in {task, f"{task}, settings of the paper's text"} and not preference:
         options = ["--task", task, *_seeds(entries)]
