@@ -16,7 +16,7 @@ LAYERS = [
     {"errors", "host"},
     {"batch", "atomic", "identity"},
     {"simplex", "preference", "minnorm", "state", "transform", "units"},
-    {"boxqp", "theory"},
+    {"boxqp", "theory", "reference"},
     {"weighting", "conversion", "problems", "metrics"},
     {"registry", "datasets"},
     {"solver", "train", "federated", "plugins"},
