@@ -11,7 +11,7 @@ export OMP_NUM_THREADS ?= 1
 export MALLOC_TRIM_THRESHOLD_ := 1000000000
 export MALLOC_MMAP_THRESHOLD_ := 1000000000
 
-.PHONY: demo test test-slow torture flower-e2e lint bench docs clean install
+.PHONY: demo test test-slow torture flower-e2e lint bench docs dist clean install
 
 install: $(STAMP)
 
@@ -68,6 +68,13 @@ bench: $(STAMP)
 docs: $(STAMP)
 	$(PY) -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[docs]'
 	$(VENV)/bin/mkdocs build --strict
+
+# What a release uploads: the source and the wheel, checked.
+dist: $(STAMP)
+	$(PY) -m pip install --quiet --disable-pip-version-check build twine
+	rm -rf dist
+	$(PY) -m build --outdir dist .
+	$(PY) -m twine check --strict dist/*
 
 clean:
 	rm -rf $(VENV) build dist out site .mypy_cache .ruff_cache .pytest_cache .hypothesis
