@@ -79,7 +79,7 @@ def test_a_long_command_is_not_begun_and_with_yes_it_is(tmp_path, monkeypatch):
     words = ["reproduce", "table-hv", "--methods", "LS", "--seeds", "0", "--workers", "1", "--out", str(tmp_path)]
     done = CliRunner().invoke(app, words)
     assert done.exit_code == 0, done.output
-    assert "7 runs are missing; they take about 39 minutes here, and are not made: say --yes" in done.output
+    assert "7 runs are missing; they take about 1.9 hours here, and are not made: say --yes" in done.output
     assert "there are no runs to show yet" in done.output
     assert not (tmp_path / "cells").exists()
     done = CliRunner().invoke(app, [*words, "--yes"])

@@ -162,7 +162,8 @@ def test_a_name_of_the_librarys_is_taken():
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("mine")
-def test_several_processes_find_its_file():
+def test_several_processes_find_its_file(monkeypatch):
+    monkeypatch.setattr(synthetic, "STEPS", 1000)  # as they have it
     words = ("reproduce", "table-hv", "--methods", "LS,my_methods:Mine", "--workers", "2", "--seeds", "0", "--yes")
     assert "14 runs are missing" in command(*words)
     assert "14 of 14 runs read from out/cells, 0 made now" in command(*words)
