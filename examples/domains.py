@@ -1,11 +1,12 @@
 """Ten domains of text, one small language model: is the worst domain left behind, and how many copies does that take?
 
 A transformer reads bytes of the documentation strings of Python's standard library; ten of its packages are the ten
-domains, and the loss of each is an objective, all of the same weight. Every step sees as much text of each domain. From
-one model that was trained on the mean of the domains for a while five methods go on: that mean (LS), the default method
-of the library, the same without its floor on young weights, the former default (OptOMD-TCH) and GroupDRO. Every fifth
-documentation string is held out. The default holds eight copies of the model. How many the archive of the former
-default would hold without its capacity of eight is counted too: the iterates of its run that no other one dominates.
+domains, and the loss of each is an objective, all of the same weight. Every step sees as much text of each domain, or
+(rows "drawn") text of domains that are drawn by λ. From one model that was trained on the mean of the domains for a
+while these methods go on: that mean (LS), the default method of the library, the same without its floor on young
+weights, the former default (OptOMD-TCH) and GroupDRO. Every fifth documentation string is held out. The default holds
+eight copies of the model. How many the archive of the former default would hold without its capacity is counted
+too: the iterates of its run that no other one dominates.
 
     python examples/domains.py --out out/domains    # some five minutes a seed on one core; needs no data
     python examples/domains.py --quick              # some seconds
@@ -27,8 +28,8 @@ from torch.nn.functional import cross_entropy
 
 import equipoise as eq
 from equipoise.conversion import Ledger
-from equipoise.experiments import figures
-from equipoise.experiments.cells import write_atomically
+from equipoise.experiments.drawing import style
+from equipoise.experiments.results import write_atomically
 
 DOMAINS: dict[str, tuple[str, ...]] = {
     "asyncio": ("asyncio",),
@@ -53,6 +54,8 @@ METHODS: dict[str, tuple[eq.Method, str]] = {
     "equipoise": (eq.default(), "#0072B2"),
     # The start is a trained model: no objective needs the floor that protects it while training is young.
     "equipoise, youth=0": (eq.default(youth=0), "#56B4E9"),
+    "equipoise, drawn": (eq.default(), "#009E73"),
+    "equipoise, youth=0, drawn": (eq.default(youth=0), "#D55E00"),
     FORMER: (eq.methods()[FORMER], "#CC79A7"),
     # η = 0.01, as in the literature.
     "GroupDRO": (eq.group_dro([1] * M), "#E69F00"),
@@ -150,6 +153,16 @@ def draw_windows(texts: list[Text]) -> Tensor:
     return torch.stack([text.train[start + offsets] for text, start in zip(texts, starts, strict=True)])
 
 
+def drawn_losses(model: nn.Module, texts: list[Text], batch: list[tuple[int, Any]]) -> tuple[Tensor, Tensor]:
+    """Losses and windows of each domain, (m,), for windows of the domains that were drawn."""
+    offsets = torch.arange(CONTEXT + 1)
+    domains, weights = (torch.tensor(x) for x in zip(*(draw for _, draw in batch), strict=True))
+    starts = [torch.randint(len(texts[i].train) - CONTEXT, ()) for i in domains.tolist()]
+    windows = torch.stack([texts[i].train[start + offsets] for i, start in zip(domains.tolist(), starts, strict=True)])
+    values = domain_losses(model, windows.unsqueeze(1))
+    return eq.group_losses(values, domains, M, weights=weights)
+
+
 def warmed(texts: list[Text], seed: int, steps: int) -> Reader:
     """A reader trained on the mean of the domains: what all methods start from."""
     torch.manual_seed(seed)
@@ -171,14 +184,21 @@ def train(name: str, start: Reader, texts: list[Text], seed: int, steps: int) ->
     optimizer = torch.optim.Adam(model.parameters(), lr=STEP_SIZE)
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda t: 1 - t / steps)
     mol = eq.MultiObjective(model, optimizer, dict.fromkeys(DOMAINS, 1 / M), method=METHODS[name][0])
+    # A domain stands for all of its windows.
+    sampler = eq.DomainSampler(list(range(M)), M * WINDOWS, steps=steps, seed=seed)
     seen = []
-    for _ in range(steps):
-        f = domain_losses(model, draw_windows(texts))
+    for batch in sampler:
+        if name.endswith(", drawn"):
+            f, counts = drawn_losses(model, texts, batch)
+            mol(f, counts).backward()
+        else:
+            f = domain_losses(model, draw_windows(texts))
+            mol(f).backward()
         seen.append(f.detach())
-        mol(f).backward()
         optimizer.step()
         optimizer.zero_grad()
         schedule.step()
+        sampler.follow(mol)
     model.eval()
     parts = {"train": [text.train for text in texts], "held_out": [text.held_out for text in texts]}
     most = 400 if steps >= STEPS else 20
@@ -236,11 +256,11 @@ def show(found: dict[str, Any]) -> None:
     print(f"{found['warm']} steps on the mean, then {found['steps']} of each method")
     for part in ("held_out", "train"):
         print(f"\nnats per byte, {part.replace('_', ' ')}, means over the seeds")
-        print(f"{'':20}{'worst':>8}{'mean':>8}" + "".join(f"{domain:>11}" for domain in found["domains"]))
+        print(f"{'':28}{'worst':>8}{'mean':>8}" + "".join(f"{domain:>11}" for domain in found["domains"]))
         for name, parts in found["methods"].items():
             f = torch.tensor(parts[part])
             cells = "".join(f"{value:>11.3f}" for value in f.mean(0).tolist())
-            print(f"{name:20}{f.amax(1).mean():>8.3f}{f.mean():>8.3f}{cells}")
+            print(f"{name:28}{f.amax(1).mean():>8.3f}{f.mean():>8.3f}{cells}")
     megabytes = 4 * found["parameters"] / 1e6
     last = [copies[-1] for copies in found["copies"]["unbounded"]]
     print(f"\ncopies of the model ({megabytes:.1f} MB each) in the archive after {found['steps']} steps of {FORMER}:")
@@ -249,14 +269,14 @@ def show(found: dict[str, Any]) -> None:
 
 def draw(found: dict[str, Any]) -> Figure:
     """The loss of each domain by method, and the copies over the steps."""
-    figures.style()
+    style()
     figure = Figure(figsize=(9.2, 3.8), layout="constrained")
     left, right = figure.subplots(1, 2, width_ratios=(1.5, 1))
     mean = {name: torch.tensor(parts["held_out"]).mean(0) for name, parts in found["methods"].items()}
     order = mean["LS"].argsort(descending=True).tolist()
     for k, (name, (_, colour)) in enumerate(METHODS.items()):
         values = mean[name]
-        places = [place + 0.14 * (k - 2) for place in range(M)]
+        places = [place + 0.11 * (k - 3) for place in range(M)]
         left.plot(places, values[order], "o", color=colour, ms=5, label=name)
         left.axhline(float(values.max()), color=colour, lw=0.9, ls="--", zorder=1)
     left.set_xticks(range(M), [found["domains"][i] for i in order], rotation=35, ha="right")

@@ -74,7 +74,7 @@ class Scripted:
         return self.shifts.get(self.number, 0.3)
 
     def permutation(self, what: Any) -> Any:
-        return np.array(self.orders[self.purpose - 1]) if self.purpose else what
+        return np.array(self.orders[self.purpose - 1]) if self.purpose else np.arange(what)
 
 
 TARGETS = [(0.5, 0.3, 0.2), (0.1, 0.1, 0.8), (0.8, 0.1, 0.1), (0.2, 0.7, 0.1)]
@@ -146,11 +146,10 @@ def test_weights_of_another_step_would_be_wrong(monkeypatch):
     kept = module._Domains._draw
 
     def careless(self: Any) -> Any:
-        batches = kept(self)
+        (batch,) = kept(self)
         q = self._probabilities(np.array(TARGETS[self._drawn % 4]))
-        return [
-            b._replace(weights=np.bincount(b.domains, minlength=3)[b.domains] / (10 * q[b.domains])) for b in batches
-        ]
+        counts = Counter(draw.domain for draw in batch.draws)
+        return [batch._replace(draws=[d._replace(weight=counts[d.domain] / (10 * q[d.domain])) for d in batch.draws])]
 
     monkeypatch.setattr(module._Domains, "_draw", careless)
     found = expectation(
@@ -195,10 +194,11 @@ class Loop:
             for (x, y, numbers), draw in self.loader:
                 assert torch.equal(DOMAINS[numbers], draw.domain)
                 values = (self.model(x).squeeze(1) - y).square()
-                self.mol(*eq.group_losses(values, draw.domain, 3, weights=draw.weight)).backward()
+                scalar = self.mol(*eq.group_losses(values, draw.domain, 3, weights=draw.weight))
+                self.sampler.follow(self.mol)
+                scalar.backward()
                 self.optimizer.step()
                 self.optimizer.zero_grad()
-                self.sampler.follow(self.mol.coefficients)
                 self.seen.append(numbers.tolist())
                 self.weights.append(draw.weight)
                 done += 1
@@ -243,6 +243,20 @@ def test_workers_see_a_later_lambda_and_weights_that_go_with_it():
     assert alike[0]
     uniform = eq.DomainSampler(DOMAINS, 6, steps=9)
     assert ahead.seen[:4] == [[i for i, _ in batch] for batch in itertools.islice(uniform, 4)]
+
+
+def test_follow_reads_what_is_committed():
+    loop = Loop()
+    loop.run(3)
+    (values,) = (
+        x for x, _ in [eq.group_losses(loop.model.weight[0, :1].square() + k, torch.tensor([k]), 3) for k in [2]]
+    )
+    loop.sampler._draw()
+    loop.mol(values, torch.tensor([0.0, 0.0, 1.0]))
+    before = loop.mol.coefficients.clone()
+    loop.sampler.follow(loop.mol)  # a call that no step has followed changes nothing
+    expected = 0.8 * before.double() / before.double().sum() + 0.2 / 3
+    torch.testing.assert_close(loop.sampler.probabilities, expected)
 
 
 def test_every_domain_is_in_every_step_and_goes_through_all_its_samples():
@@ -294,7 +308,7 @@ def test_ranks_draw_disjointly_what_one_process_draws():
     whole = eq.DomainSampler(DOMAINS, 10, steps=4, accumulate=2)
     ranks = [eq.DomainSampler(DOMAINS, 5, steps=4, accumulate=2, rank=r, world_size=2) for r in range(2)]
     for batch, *parts in zip(whole, *ranks, strict=True):
-        assert [parts[k % 2][k // 2] for k in range(10)] == batch
+        assert [parts[k % 2][k // 2] for k in range(10)] == batch  # places take turns
     # 80 samples of 4 steps: a domain is gone through before one of its samples comes again, on whichever rank
     drawn = [
         i

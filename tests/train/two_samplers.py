@@ -33,10 +33,11 @@ def main(rank: int, ranks: int, folder: Path) -> None:
     seen, duals = [], []
     for (inputs, numbers), draw in DataLoader(data, batch_sampler=sampler):
         values = (forward(inputs).squeeze(1) - inputs[torch.arange(len(inputs)), draw.domain]).square()
-        mol(*eq.group_losses(values, draw.domain, 3, weights=draw.weight)).backward()
+        scalar = mol(*eq.group_losses(values, draw.domain, 3, weights=draw.weight))
+        sampler.follow(mol)
+        scalar.backward()
         optimizer.step()
         optimizer.zero_grad()
-        sampler.follow(mol.coefficients)
         seen.append(numbers.tolist())
         assert mol.duals is not None
         duals.append(mol.duals.clone())

@@ -2,7 +2,7 @@
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
@@ -15,6 +15,9 @@ from equipoise.errors import StateMismatchError, require, warn
 from equipoise.train.checkpoint import check_configuration, describe
 from equipoise.train.groups import read_membership
 from equipoise.train.mixture import Numbers, allot, bounded
+
+if TYPE_CHECKING:
+    from equipoise.train.multi_objective import MultiObjective
 
 __all__ = ["DomainSampler", "DomainStreams", "Draw"]
 
@@ -70,12 +73,10 @@ class _Step(NamedTuple):
 class _Batch(NamedTuple):
     """One batch of this rank."""
 
-    domains: NDArray[np.int64]
+    samples: list[int]
+    """Their numbers, (n,)."""
+    draws: list[Draw]
     """(n,)."""
-    weights: Numbers
-    """(n,)."""
-    turns: NDArray[np.int64]
-    """The how manieth sample of its domain each is, over all ranks, (n,)."""
 
 
 class _Domains:
@@ -100,14 +101,17 @@ class _Domains:
         self._again: deque[Numbers] = deque()
         """Targets of steps that a run had drawn ahead when it was saved."""
 
-    def follow(self, coefficients: Tensor) -> None:
-        """Draw by these coefficients from now on. Call it once after every step of the optimizer.
+    def follow(self, source: "MultiObjective | Tensor") -> None:
+        """Draw by the coefficients of this run from now on. Call it once in every step of the optimizer.
+
+        Right after `mol(...)` is the best place: on an accelerator the coefficients are then those of the step before,
+        and the host does not wait for the device. After `optimizer.step()` they are those of this step.
 
         Args:
-            coefficients: Of the objectives, non-negative, (m,): `mol.coefficients`, which are λ where the preference is
+            source: The run; or coefficients of the objectives, non-negative, (m,), which are λ where the preference is
                 uniform.
         """
-        given = coefficients.detach().to("cpu", torch.float64)
+        given = (source if isinstance(source, Tensor) else _committed(source)).detach().to("cpu", torch.float64)
         m = len(self.mixture.base)
         require(given.shape == (m,), f"coefficients must have shape ({m},)", tuple(given.shape))
         sound = bool(torch.isfinite(given).all()) and bool((given >= 0).all()) and float(given.sum()) > 0
@@ -142,21 +146,26 @@ class _Domains:
         self._open.append(_Step(target, self._taken))
         if self._drawn == UNFOLLOWED and len(self._open) > UNFOLLOWED and rule.explore < 1:
             found = f"follow was not called in {UNFOLLOWED} steps, and batches are drawn by base alone"
-            warn(f"{found}: call follow(mol.coefficients) after every step of the optimizer, or give explore=1")
+            warn(f"{found}: call follow(mol) in every step, or give explore=1")
         generator = np.random.default_rng((rule.seed, 0, self._drawn))
         numbers = allot(rule.places * q, float(generator.random()))
-        domains = generator.permutation(np.repeat(np.arange(m), numbers))
-        turns = np.empty_like(domains)
-        for domain in np.flatnonzero(numbers):
-            turns[domains == domain] = self._taken[domain] + np.arange(numbers[domain])
+        order = generator.permutation(rule.places)
+        shape = rule.accumulate, rule.batch_size, rule.world_size
+        domains = np.repeat(np.arange(m), numbers)[order].reshape(shape)
+        samples = self._pick(numbers)[order].reshape(shape)
         self._taken = self._taken + numbers
         self._drawn += 1
         batches = []
-        for mine, order in zip(np.split(domains, rule.accumulate), np.split(turns, rule.accumulate), strict=True):
-            weights = np.bincount(mine, minlength=m) / (len(mine) * q)
-            part = slice(self.rank, None, rule.world_size)
-            batches.append(_Batch(mine[part], weights[mine[part]], order[part]))
+        for mine, chosen in zip(domains, samples, strict=True):
+            weights = np.bincount(mine.ravel(), minlength=m) / (mine.size * q)
+            draws = [Draw(domain, weight) for domain, weight in enumerate(weights.tolist())]
+            drawn = [draws[domain] for domain in mine[:, self.rank].tolist()]
+            batches.append(_Batch(chosen[:, self.rank].tolist(), drawn))
         return batches
+
+    def _pick(self, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
+        """So many samples of each domain, one domain after the other, (n,)."""
+        return np.zeros(int(numbers.sum()), np.int64)
 
     def _epoch(self) -> Iterator[_Batch]:
         """The rest of an epoch."""
@@ -261,11 +270,12 @@ class DomainSampler(_Domains, Sampler[list[tuple[int, Draw]]]):
         >>> data = sampler.with_draws(torch.utils.data.TensorDataset(x, y))
         >>> for (inputs, targets), draw in torch.utils.data.DataLoader(data, batch_sampler=sampler):
         ...     values = (model(inputs).squeeze(1) - targets).square()
-        ...     mol(*eq.group_losses(values, draw.domain, m=2, weights=draw.weight)).backward()
+        ...     scalar = mol(*eq.group_losses(values, draw.domain, m=2, weights=draw.weight))
+        ...     sampler.follow(mol)
+        ...     scalar.backward()
         ...     optimizer.step()
         ...     optimizer.zero_grad()
-        ...     sampler.follow(mol.coefficients)
-        >>> bool(torch.allclose(sampler.probabilities, 0.8 * mol.coefficients.double() + 0.1))
+        >>> bool((sampler.probabilities >= 0.099).all())  # ε/m
         True
     """
 
@@ -303,26 +313,32 @@ class DomainSampler(_Domains, Sampler[list[tuple[int, Draw]]]):
     def __iter__(self) -> Iterator[list[tuple[int, Draw]]]:
         """The rest of an epoch; when it is over, the next one."""
         for batch in self._epoch():
-            where = (
-                self._sample(domain, turn)
-                for domain, turn in zip(batch.domains.tolist(), batch.turns.tolist(), strict=True)
-            )
-            draws = map(Draw, batch.domains.tolist(), batch.weights.tolist())
-            yield list(zip(where, draws, strict=True))
+            yield list(zip(batch.samples, batch.draws, strict=True))
 
     def with_draws(self, data: Dataset[Any]) -> Dataset[tuple[Any, Draw]]:
         """A data set for the DataLoader: each sample comes with its `Draw`."""
         return _WithDraws(data)
 
-    def _sample(self, domain: int, turn: int) -> int:
-        """The sample that is a domain's turn-th."""
+    def _pick(self, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The next samples of each domain, pass after pass."""
         assert self._sizes is not None  # noqa: S101
-        size = int(self._sizes[domain])
-        number, place = divmod(turn, size)
-        if domain not in self._orders or self._orders[domain][0] != number:
+        found = []
+        for domain, (first, count, size) in enumerate(
+            zip(self._taken.tolist(), numbers.tolist(), self._sizes.tolist(), strict=True)
+        ):
+            while count > 0:
+                number, place = divmod(first, size)
+                part = self._pass(domain, number, size)[place : place + count]
+                found.append(part)
+                first, count = first + len(part), count - len(part)  # noqa: PLW2901
+        return np.concatenate(found)
+
+    def _pass(self, domain: int, number: int, size: int) -> NDArray[np.int64]:
+        """The order of a pass through a domain, (size,)."""
+        if self._orders.get(domain, (-1,))[0] != number:
             generator = np.random.default_rng((self.mixture.seed, 1 + domain, number))
             self._orders[domain] = number, self._shuffled(domain, size, generator)
-        return int(self._orders[domain][1][place])
+        return self._orders[domain][1]
 
     def _shuffled(self, domain: int, size: int, generator: np.random.Generator) -> NDArray[np.int64]:
         """One pass through a domain: each member once, or in the mean as often as its part says, (size,)."""
@@ -419,17 +435,17 @@ class DomainStreams(_Domains, IterableDataset[Any]):
             if number % self.mixture.accumulate == 0:
                 self._read_before.append(list(self._read))
             rows = []
-            for domain, weight in zip(batch.domains.tolist(), batch.weights.tolist(), strict=True):
-                sample = self._next(domain)
+            for draw in batch.draws:
+                sample = self._next(draw.domain)
                 if sample is _END:
                     return
-                self._read[domain] += 1
-                rows.append((sample, Draw(domain, weight)))
+                self._read[draw.domain] += 1
+                rows.append((sample, draw))
             yield self._collate(rows)
 
-    def follow(self, coefficients: Tensor) -> None:
+    def follow(self, source: "MultiObjective | Tensor") -> None:
         """As of a `DomainSampler`."""
-        super().follow(coefficients)
+        super().follow(source)
         self._read_before.popleft()
 
     def state_dict(self) -> dict[str, Any]:
@@ -459,6 +475,14 @@ class DomainStreams(_Domains, IterableDataset[Any]):
             sample is not _END, "streams must have samples, and begin again when iterated again", f"none in {domain}"
         )
         return sample
+
+
+def _committed(mol: "MultiObjective") -> Tensor:
+    """Coefficients of the last step that was taken, (m,); what has been called since then is not waited for."""
+    run = mol._run
+    if run._taken is not None:
+        run.settle()
+    return run.coefficients
 
 
 _END = object()

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -65,8 +66,24 @@ def group_losses(values: Tensor, groups: Tensor, m: int, *, weights: Tensor | No
 
 def weigh_gradient(values: Tensor, weights: Tensor) -> Tensor:
     """The same values, with gradients multiplied by weights that broadcast to them."""
-    held = values.detach()
-    return held + weights.detach().to(held) * (values - held)
+    weighed: Tensor = _Weighed.apply(values, weights.detach().to(values))  # type: ignore[no-untyped-call]
+    return weighed
+
+
+class _Weighed(torch.autograd.Function):
+    """See `weigh_gradient`."""
+
+    @staticmethod
+    def forward(ctx: Any, values: Tensor, weights: Tensor) -> Tensor:  # noqa: ANN401
+        """The values."""
+        ctx.save_for_backward(weights)
+        return values.view_as(values)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:  # noqa: ANN401
+        """The gradient, multiplied."""
+        (weights,) = ctx.saved_tensors
+        return gradients[0] * weights, None
 
 
 def _means(values: Tensor, groups: Tensor, m: int) -> tuple[Tensor, Tensor]:

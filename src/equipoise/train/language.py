@@ -34,7 +34,7 @@ def token_losses(
         labels: The next token, (n, t); for logits of a model that reads `tokens`, these are `logits[:, :-1]` and
             `tokens[:, 1:]`.
         domains: The domain of every row, whole numbers in 0..m−1, (n,); or of every token, (n, t), where documents of
-            several domains are packed in one row. Where the label is ignored, any number serves.
+            several domains are packed in one row; where the label is ignored, any number serves there.
         m: The number of domains.
         weights: What the gradient of every row is multiplied by, (n,), such as `Draw.weight`.
         share: What the gradient of every domain is multiplied by, (m,), such as a row of `step_shares`.
@@ -57,16 +57,17 @@ def token_losses(
         f"logits must have shape {tuple(labels.shape)} and one more dimension",
         lambda: tuple(logits.shape),
     )
-    kept, owners = _owners(labels, domains, m, ignore_index)
+    owners, tokens = _owners(labels, domains, m, ignore_index)
     wide = logits.to(torch.promote_types(logits.dtype, torch.float32)).flatten(0, 1)
-    values = cross_entropy(wide, labels.flatten(), ignore_index=ignore_index, reduction="none")
+    values = cross_entropy(wide, labels.flatten(), ignore_index=ignore_index, reduction="none").view(labels.shape)
+    sums = values.sum(1, keepdim=True) if domains.ndim == 1 else values
     if weights is not None:
         rule = f"weights must be one number per row, of shape ({len(labels)},)"
         require(weights.shape == (len(labels),), rule, lambda: tuple(weights.shape))
-        values = weigh_gradient(values.view(labels.shape), weights.unsqueeze(1)).flatten()
+        sums = weigh_gradient(sums, weights.unsqueeze(1))
     zeros = values.new_zeros(m)
-    counts = zeros.index_add(0, owners, kept.to(values))
-    losses = zeros.index_add(0, owners, values) / counts.clamp_min(1.0)
+    counts = zeros.index_add(0, owners, tokens.to(values))
+    losses = zeros.index_add(0, owners, sums.flatten()) / counts.clamp_min(1.0)
     if share is not None:
         require(
             share.shape == (m,), f"share must be one number per domain, of shape ({m},)", lambda: tuple(share.shape)
@@ -83,8 +84,8 @@ def count_tokens(labels: Tensor, domains: Tensor, m: int, *, ignore_index: int =
         >>> eq.train.count_tokens(labels, torch.tensor([2, 0]), m=3).tolist()
         [3.0, 0.0, 2.0]
     """
-    kept, owners = _owners(labels, domains, m, ignore_index)
-    return torch.zeros(m, device=labels.device).index_add(0, owners, kept.float())
+    owners, tokens = _owners(labels, domains, m, ignore_index)
+    return torch.zeros(m, device=labels.device).index_add(0, owners, tokens.float())
 
 
 def step_shares(counts: Tensor, group: Group = None) -> Tensor:
@@ -114,13 +115,14 @@ def step_shares(counts: Tensor, group: Group = None) -> Tensor:
 
 
 def _owners(labels: Tensor, domains: Tensor, m: int, ignore_index: int) -> tuple[Tensor, Tensor]:
-    """Which tokens have a loss, and the domain of every token, 0 for the others; (n·t,) each."""
+    """The domain of every row, and its tokens with a loss; or of every token, 0 for those without one."""
     require(type(m) is int and m >= 1, "m must be a whole number of at least 1", m)
     rows, tokens = (len(labels),), tuple(labels.shape)
     rule = f"domains must be one number per row or token, of shape {rows} or {tokens}"
     require(tuple(domains.shape) in {rows, tokens}, rule, lambda: tuple(domains.shape))
     kept = labels != ignore_index
-    owners = torch.where(kept, domains.view(-1, 1) if domains.ndim == 1 else domains, 0).long().flatten()
+    counted = kept.sum(1) if domains.ndim == 1 else kept
+    owners = (domains if domains.ndim == 1 else torch.where(kept, domains, 0)).long().flatten()
     if owners.device.type == "cpu" and not torch.compiler.is_compiling() and owners.numel() > 0:
         check_range(owners, m, "domains")
-    return kept.flatten(), owners
+    return owners, counted.flatten()

@@ -164,7 +164,7 @@ class MultiObjectiveCallback(Callback):
         step = self.mol.step
         if self.sampler is not None and step != self._followed:
             self._followed = step
-            self.sampler.follow(self.mol.coefficients)
+            self.sampler.follow(self.mol)
         if self.log_every is not None and step != self._logged and step % self.log_every == 0:
             self._logged = step
             metrics = self.mol.metrics()

@@ -320,10 +320,10 @@ class _Steps(TrainerCallback):
     def __init__(self, trainer: DomainTrainer) -> None:
         self.trainer = trainer
 
-    def on_step_end(self, *args: Any, **kwargs: Any) -> None:  # noqa: ARG002
+    def on_pre_optimizer_step(self, *args: Any, **kwargs: Any) -> None:  # noqa: ARG002
         sampler, mol = self.trainer.sampler, self.trainer.mol
         if sampler is not None and mol is not None:
-            sampler.follow(mol.coefficients)
+            sampler.follow(mol)
 
     def on_train_end(self, *args: Any, **kwargs: Any) -> None:  # noqa: ARG002
         self.trainer._finish()
