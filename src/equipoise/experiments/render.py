@@ -203,6 +203,7 @@ def origin(results: Iterable[Result]) -> str:
     part = ", those with a date" if dates and not all(of["date"] for of in made) else ""
     versions = sorted({of["torch"] for of in made if of["torch"]})
     torches = f", with torch {', '.join(versions)}" if versions else ""
+    torches += " (not kept for all runs)" if versions and not all(of["torch"] for of in made) else ""
     return f"Made on {', '.join(devices)}{part}{when}{torches}."
 
 
