@@ -28,7 +28,7 @@ from equipoise.cli.shared import (
     read_preset,
 )
 from equipoise.errors import NonFiniteLossError, require
-from equipoise.experiments.federated import settings
+from equipoise.experiments.federated import settings, tuned_table
 from equipoise.experiments.federated.compute import provide_jobs
 from equipoise.experiments.federated.rows import Wanted
 from equipoise.experiments.federated.scores import HEADS, METRICS, PARTS, Entry
@@ -114,8 +114,7 @@ class _Order:
 
     def wanted(self, value: float | None) -> Wanted:
         """The method with a value, as a row of a table."""
-        row = settings.row(self.method, self.task_name, self.request.settings, value, dict(self.request.own))
-        return Wanted(self.task_name, self.task, replace(row, name=_valued(self.method, self.task_name, value)))
+        return tuned_table.valued(self.request, self.task_name, self.task, self.method, value)
 
     def run(self, values: tuple[float | None, ...]) -> list[NonFiniteLossError]:
         """Make the cells that are missing; returns what went wrong."""
@@ -130,11 +129,6 @@ class _Order:
             return None
         of = tuple(found), tuple(found.values())
         return Entry(self.task_name, self.method, one.row.output, *of, None, claimed=False)
-
-
-def _valued(method: str, task: str, value: float | None) -> str:
-    """What the runs of a method are called."""
-    return method if value is None or value == settings.tuned(method, task) else f"{method} ({value:g})"
 
 
 def _report(order: _Order, value: float | None) -> dict[str, Any]:
@@ -200,18 +194,12 @@ def _tune(order: _Order) -> tuple[float, dict[str, float | None]]:
     """
     name = order.method
     require(name in ATTEMPTED, f"method must have a setting to tune: one of {', '.join(ATTEMPTED)}", name)
-    values = ATTEMPTED[name]
-    failed = order.run(values)
-    losses: dict[float, float | None] = {}
-    for value in values:
-        entry = order.entry(value)
-        losses[value] = None if entry is None else entry.score("agnostic_loss", part="train").mean
-    finite = {value: loss for value, loss in losses.items() if loss is not None}
-    if not finite:
+    losses, failed = tuned_table.search(order.request, order.task_name, order.task, name)
+    best = tuned_table.best(losses)
+    if best is None:
         if failed:
             raise failed[0]
         raise typer.Exit(1)
-    best = min(finite, key=finite.__getitem__)
     say(console, f"{order.task_name}, {name}: worst client's training loss, {order.described}")
     table = Table(box=box.SIMPLE_HEAD)
     table.add_column("value", justify="right")

@@ -8,7 +8,7 @@ from equipoise.datasets import MissingDataError
 from equipoise.experiments import agreement
 from equipoise.experiments.default import tables as default_tables
 from equipoise.experiments.federated import figures as federated_figures
-from equipoise.experiments.federated import preference_table, ratio_table
+from equipoise.experiments.federated import preference_table, ratio_table, tuned_table
 from equipoise.experiments.federated import tables as federated_tables
 from equipoise.experiments.item import Item, Request
 from equipoise.experiments.render import say
@@ -17,7 +17,7 @@ from equipoise.experiments.synthetic import tables as synthetic_tables
 
 __all__ = ["items", "optional", "reproduce_all"]
 
-LONG = frozenset({"table-step-size", "table-excess", "table-conversions"})
+LONG = frozenset({"table-step-size", "table-excess", "table-conversions", "table-tuned"})
 """Sweeps of many minutes: a quick run passes over them."""
 
 QUICK: dict[str, Any] = {
@@ -32,8 +32,8 @@ QUICK: dict[str, Any] = {
 def items() -> dict[str, Item]:
     """Every table and figure by its name on the command line."""
     studies = (
-        synthetic_tables, synthetic_figures, federated_tables, ratio_table, preference_table, federated_figures,
-        default_tables, agreement,
+        synthetic_tables, synthetic_figures, federated_tables, ratio_table, preference_table, tuned_table,
+        federated_figures, default_tables, agreement,
     )  # fmt: skip
     return {name: item for study in studies for name, item in study.items().items()}
 

@@ -1,5 +1,6 @@
 """What `equipoise reproduce` prints of the federated experiments: the tables of section 4.2 and appendix B.2."""
 
+import math
 from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import replace
 
@@ -90,6 +91,16 @@ def say_absent(page: Page, rows: Sequence[Wanted], shown: Container[tuple[str, s
     }
     if lacking and len(lacking) < len(rows):
         page.say("Not shown, for want of runs: " + "; ".join(f"{t}: {', '.join(m)}" for t, m in by_task.items()))
+
+
+def say_error(page: Page, found: Sequence[Entry]) -> None:
+    """Say what ± is, and how to come to the standard error."""
+    counts = sorted({len(entry.seeds) for entry in found if len(entry.seeds) > 1})
+    errors = ", ".join(f"{math.sqrt(n - 1):.2g} for {n} seeds" for n in counts)
+    if errors:
+        page.say(
+            f"± is the standard deviation over the seeds; divided by √(n − 1), {errors}, it is the standard error."
+        )
 
 
 def say_untuned(page: Page, shown: Container[str]) -> None:
@@ -199,6 +210,7 @@ def _scores(
         page.show(_sheet(title, entries), _beside_paper(title, entries))
     say_absent(page, rows, {(entry.task, entry.name) for entry in found})
     say_untuned(page, {entry.name for entry in found})
+    say_error(page, found)
     if note and any(entry.claimed for entry in found):
         page.say(note)
     _show_conversions(page, found)
