@@ -45,12 +45,14 @@ def test_every_table_has_the_default_and_the_methods_it_is_compared_with():
     for name in (*settings.settings(), *settings.DIGITS):
         found = [row.name for row in settings.rows(name)]
         assert len(set(found)) == len(found)
-        assert {"TCH", *settings.SMOOTHED, "EPO", "FERERO", "PGD η=1 c=0", "EG η=1 c=0", FORMER} < set(found)
+        assert {"TCH", *settings.SMOOTHED, "PGD η=1 c=0", "EG η=1 c=0", FORMER} < set(found)
+        slow = set() if name.endswith("m=5") else {"EPO", "FERERO"}  # with five objectives their programs take long
+        assert slow < set(found)
         assert found[-1] == settings.DEFAULT
         assert ("FedMGDA+" in found) == (name in settings.DIGITS)
         assert ("EG floor agile c=30" in found) == (name in settings.PAPER)
         rivals = {row for of in settings.RIVALS.values() for row, _ in of}
-        assert rivals <= set(found)
+        assert rivals - {"EPO", "FERERO"} | slow <= set(found)
         for row in settings.rows(name):
             assert row.answer in row.outputs
     assert set(tables.COLUMNS) <= {row.name for row in rows()}
