@@ -291,6 +291,9 @@ def test_no_domain_is_repeated_more_often_than_allowed(repeats):
         assert drawn.total() == 90
         if repeats < 20:
             assert drawn[2] == int(repeats * 3)  # as much as is allowed
+        assert float(sampler.probabilities[2]) == pytest.approx(
+            min(repeats * 3 // 1 / 90, 0.8 + 0.2 / 3)
+        )  # of the next
 
 
 def test_seed_and_coefficients_decide_the_order_and_nothing_else():

@@ -132,6 +132,8 @@ class _Domains:
         q = np.maximum((1.0 - rule.explore) * target + rule.explore * rule.base, LEAST)
         high: float | Numbers = 1.0
         if rule.repeats is not None and self._sizes is not None:
+            if self._drawn % rule.steps == 0:
+                self._before = self._taken
             left = np.floor(rule.repeats * self._sizes) - (self._taken - self._before)
             high = np.minimum(left / ((rule.steps - self._drawn % rule.steps) * rule.places), 1.0)
         return bounded(q / q.sum(), 1.0 / rule.places, high)
@@ -140,8 +142,6 @@ class _Domains:
         """The batches of the next step, for this rank."""
         rule, m = self.mixture, len(self.mixture.base)
         target = self._again.popleft() if self._again else self._target
-        if self._drawn % rule.steps == 0:
-            self._before = self._taken
         q = self._probabilities(target)
         self._open.append(_Step(target, self._taken))
         if self._drawn == UNFOLLOWED and len(self._open) > UNFOLLOWED and rule.explore < 1:
