@@ -304,7 +304,7 @@ def run(corpus: Corpus, seeds: list[int], methods: list[str]) -> dict[str, Any]:
             found[name].append(train(name, start, corpus, seed))
             one = found[name][-1]
             worst, mean = max(one["held_out"]), sum(one["held_out"]) / M
-            line = f"seed {seed}: {name:18} worst {worst:.4f}, mean {mean:.4f}, {one['seconds']:.1f} s"
+            line = f"seed {seed}: {name:26} worst {worst:.4f}, mean {mean:.4f}, {one['seconds']:.1f} s"
             print(line, file=sys.stderr, flush=True)
     return {
         "languages": list(LANGUAGES),
@@ -377,14 +377,14 @@ def show(found: dict[str, Any]) -> None:
     print(f"{found['parameters']:,} parameters, {found['device']}, torch {found['torch']}, seeds {found['seeds']}")
     print(f"{found['size']}\n{found['settings']}")
     print("\nheld-out nats per byte, means over the starts (± standard deviation)")
-    print(f"{'':19}{'worst':>16}{'mean':>8}" + "".join(f"{x:>8}" for x in found["languages"]) + f"{'seconds':>9}")
+    print(f"{'':27}{'worst':>16}{'mean':>8}" + "".join(f"{x:>8}" for x in found["languages"]) + f"{'seconds':>9}")
     for name, runs in found["methods"].items():
         f = torch.tensor([one["held_out"] for one in runs])
         worst = f.amax(1)
         spread = float(worst.std()) if len(worst) > 1 else 0.0
         cells = "".join(f"{x:>8.4f}" for x in f.mean(0).tolist())
         seconds = sum(one["seconds"] for one in runs) / len(runs)
-        print(f"{name:19}{float(worst.mean()):>8.4f} ± {spread:.4f}{float(f.mean()):>8.4f}{cells}{seconds:>9.1f}")
+        print(f"{name:27}{float(worst.mean()):>8.4f} ± {spread:.4f}{float(f.mean()):>8.4f}{cells}{seconds:>9.1f}")
     if {"GroupDRO", "equipoise, drawn", "LS"} <= found["methods"].keys():
         worst = {k: torch.tensor([max(one["held_out"]) for one in runs]) for k, runs in found["methods"].items()}
         mean = {k: torch.tensor([one["held_out"] for one in runs]).mean() for k, runs in found["methods"].items()}
@@ -415,8 +415,8 @@ def draw(found: dict[str, Any], path: Path) -> None:
             axis.grid(color="0.92")
     axes[0, 0].set_ylabel("nats per byte, mini-batches")
     axes[1, 0].set_ylabel("λ")
-    axes[0, -1].legend(frameon=False, fontsize=8)
-    figure.savefig(path, dpi=200)
+    axes[0, 0].legend(frameon=False, fontsize=8, ncols=2, loc="lower left")
+    figure.savefig(path, dpi=120)
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -431,6 +431,7 @@ def main(arguments: list[str] | None = None) -> None:
     for name, default in Settings()._asdict().items():
         parser.add_argument(f"--{name.replace('_', '-')}", type=type(default), default=default)
     parser.add_argument("--overhead", type=int, default=0, metavar="STEPS", help="measure what a step costs, too")
+    parser.add_argument("--rounds", type=int, default=5, help="of that measurement")
     parser.add_argument("--no-picture", action="store_true", help="for machines without matplotlib")
     args = parser.parse_args(arguments)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -440,7 +441,7 @@ def main(arguments: list[str] | None = None) -> None:
     corpus = Corpus(*read(args.data, size.context), size, device, settings)
     found = run(corpus, [int(seed) for seed in args.seeds.split(",")], args.methods.split(";"))
     if args.overhead:
-        found["overhead"] = overhead(corpus, args.overhead, rounds=5)
+        found["overhead"] = overhead(corpus, args.overhead, args.rounds)
     show(found)
     args.out.mkdir(parents=True, exist_ok=True)
     (args.out / "languages.json").write_text(json.dumps(found))

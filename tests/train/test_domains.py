@@ -344,6 +344,9 @@ def test_two_processes_draw_disjointly_and_agree_on_lambda(tmp_path):
     assert len(first["lambda"].unique(dim=0)) > 10  # it moves
     torch.testing.assert_close(first["lambda"], single["lambda"])
     torch.testing.assert_close(first["weight"], single["weight"])
+    # Means over the tokens of all micro-batches and ranks.
+    torch.testing.assert_close(first["accumulated"], single["accumulated"])
+    assert torch.equal(first["accumulated"], second["accumulated"])
     for here, there, both in zip(first["seen"], second["seen"], single["seen"], strict=True):
         assert sorted(here + there) == sorted(both)
     # Within a pass of a domain no sample is on both ranks.
