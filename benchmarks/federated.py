@@ -28,7 +28,7 @@ from equipoise import datasets, metrics
 from equipoise import federated as fl
 from equipoise.conversion import Adaptive, Conversion, Last
 from equipoise.datasets import Dataset
-from equipoise.experiments.federated import tasks
+from equipoise.experiments.federated.settings import tasks
 from equipoise.federated.local import casting, layer_products
 from equipoise.simplex import Euclidean
 from equipoise.weighting import OMD

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 import equipoise as eq
-from equipoise.experiments import synthetic
+from equipoise.experiments.synthetic import settings as synthetic
 from equipoise.problems import F1
 from equipoise.solver import Run, solve_many
 

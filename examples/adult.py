@@ -29,8 +29,8 @@ from torch.nn.functional import binary_cross_entropy_with_logits
 
 import equipoise as eq
 from equipoise.datasets import MissingDataError, load, standardize
-from equipoise.experiments import figures
-from equipoise.experiments.cells import write_atomically
+from equipoise.experiments import drawing
+from equipoise.experiments.results import write_atomically
 
 HIDDEN, STEP_SIZE, STEPS = 16, 0.02, 600
 METHODS = {"equipoise": "#0072B2", "OptOMD-TCH": "#E69F00", "LS": "#000000"}
@@ -180,7 +180,7 @@ def _price(alone: dict[str, float], row: dict[str, float]) -> tuple[float, float
 
 def draw(found: dict[str, Any]) -> Figure:
     """Accuracy against gap, and on the other two sides what is given up and bought."""
-    figures.style()
+    drawing.style()
     figure = Figure(figsize=(6.4, 4.3), layout="constrained")
     axes = figure.subplots()
     alone = found["cross-entropy alone"]

@@ -32,8 +32,8 @@ from torch.nn.functional import binary_cross_entropy_with_logits, softplus
 import equipoise as eq
 from equipoise.datasets import Dataset, MissingDataError, load, standardize
 from equipoise.errors import LimitWarning
-from equipoise.experiments import figures
-from equipoise.experiments.cells import write_atomically
+from equipoise.experiments import drawing
+from equipoise.experiments.results import write_atomically
 
 STEP_SIZE, STEPS = 0.02, 1500
 
@@ -197,7 +197,7 @@ def _note(row: dict[str, Any]) -> str:
 
 def draw(found: dict[str, Any]) -> Figure:
     """The least cross-entropy over ε with the multiplier as its slope, and accuracy over the gap, for each data set."""
-    figures.style()
+    drawing.style()
     figure = Figure(figsize=(7.6, 3.0 * len(found)), layout="constrained")
     axes = figure.subplots(len(found), 2, squeeze=False)
     for (left, right), (name, rows) in zip(axes, found.items(), strict=True):

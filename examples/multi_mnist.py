@@ -27,9 +27,9 @@ from torch.nn.functional import cross_entropy, interpolate
 
 import equipoise as eq
 from equipoise.datasets import MissingDataError, load
-from equipoise.experiments import figures
-from equipoise.experiments.cells import CellStore, Result, Spec, write_atomically
-from equipoise.experiments.workers import compute
+from equipoise.experiments.drawing import style
+from equipoise.experiments.jobs import compute
+from equipoise.experiments.results import CellStore, Finished, Result, Spec, write_atomically
 
 WEIGHTS = (0.3, 0.4, 0.5, 0.6, 0.7)
 SIDE, CANVAS = 28, 36
@@ -90,8 +90,8 @@ class Task:
         return {
             "example": "multi-mnist",
             "method": self.method,
-            "weighting": str(rule.weighting),
-            "conversion": str(rule.conversion),
+            "weighting": eq.identity.spec(rule.weighting),
+            "conversion": eq.identity.spec(rule.conversion),
             "preference": [self.weight, round(1 - self.weight, 6)],
             "seed": self.seed,
             "data": self.data,
@@ -175,7 +175,7 @@ def evaluate(model: nn.Module, data: Pairs) -> dict[str, list[float]]:
     }
 
 
-def train(task: Task) -> list[tuple[Spec, Result]]:
+def train(task: Task) -> list[Finished]:
     """Train once, and evaluate the method's answer and the last iterate on training and test pairs."""
     data, test = pairs(task.data, task.samples, task.folder)
     torch.manual_seed(task.seed)
@@ -193,7 +193,7 @@ def train(task: Task) -> list[tuple[Spec, Result]]:
     result: Result = {"last": {"train": evaluate(model, data), "test": evaluate(model, test)}}
     with mol.solution_weights():
         result["solution"] = {"train": evaluate(model, data), "test": evaluate(model, test)}
-    return [(task.spec(), result)]
+    return [Finished(task.spec(), result, {"task": "multi-mnist", "method": task.method})]
 
 
 def volume_between(points: Tensor, w: Tensor, reference: float) -> Tensor:
@@ -290,7 +290,7 @@ def _spread(values: list[float]) -> str:
 
 def draw(found: dict[str, Any]) -> Figure:
     """The front on the test pairs with the rays asked for, and how far apart the weighted losses are."""
-    figures.style()
+    style()
     figure = Figure(figsize=(9.2, 3.9), layout="constrained")
     front, balance = figure.subplots(1, 2, width_ratios=(1.15, 1))
     _front(front, found)

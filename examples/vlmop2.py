@@ -15,7 +15,8 @@ import torch
 
 import equipoise as eq
 from equipoise import metrics
-from equipoise.experiments import figures
+from equipoise.experiments.drawing import save
+from equipoise.experiments.synthetic.figures import front_grid
 from equipoise.problems import VLMOP2
 from equipoise.solver import Run, solve_many
 
@@ -57,7 +58,7 @@ def main(out: Path) -> None:
         [(problem, f"{name}: {output}", found[name].losses[output].double()) for name in RUNS]
         for output in ("last", "adaptive", "suffix")
     ]
-    paths = figures.save(figures.front_grid(panels, w), out, "vlmop2")
+    paths = save(front_grid(panels, w), out, "vlmop2")
     print("wrote " + ", ".join(map(str, paths)))
 
 

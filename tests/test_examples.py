@@ -78,7 +78,7 @@ def test_pairs_do_not_depend_on_the_call_and_test_digits_stay_apart():
 
 def test_its_weighted_sum_is_that_of_a_plain_loop():
     task = multi_mnist.Task("LS", 0.3, 0, "digits", 512, 2, 6, None)
-    [(_, found)] = multi_mnist.train(task)
+    [(_, found, _)] = multi_mnist.train(task)
     data, _ = multi_mnist.pairs("digits", 512, None)
     torch.manual_seed(0)
     model = multi_mnist.TwoHeads(6)
