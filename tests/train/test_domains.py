@@ -230,6 +230,16 @@ def test_a_run_that_is_resumed_within_an_epoch_is_the_same_bit_for_bit(workers, 
     assert torch.equal(resumed.sampler.probabilities, whole.sampler.probabilities)
 
 
+@pytest.mark.parametrize("workers", [0, 2])
+def test_an_epoch_that_is_left_early_goes_on_where_it_was(workers):
+    whole, parts = Loop(workers=workers, repeats=8), Loop(workers=workers, repeats=8)
+    whole.run(18)
+    for steps in (4, 7, 7):  # within the first epoch, and within the second
+        parts.run(steps)
+    assert parts.seen == whole.seen
+    assert parts.sampler.state_dict()["step"] == 18
+
+
 def test_workers_see_a_later_lambda_and_weights_that_go_with_it():
     alone, ahead = Loop(), Loop(workers=2)
     alone.run(9)

@@ -99,7 +99,8 @@ class _Domains:
         self._open: deque[_Step] = deque()
         """Drawn, and not yet followed by a step of the optimizer."""
         self._again: deque[Numbers] = deque()
-        """Targets of steps that a run had drawn ahead when it was saved."""
+        """Targets of steps that were drawn ahead, by a run that was saved or in an epoch that was left early."""
+        self._follows = False
 
     def follow(self, source: "MultiObjective | Tensor") -> None:
         """Draw by the coefficients of this run from now on. Call it once in every step of the optimizer.
@@ -119,6 +120,7 @@ class _Domains:
         rule = "follow must be called once for every step that was drawn, after it"
         require(len(self._open) > 0, rule, lambda: f"{self._drawn} steps drawn, and followed already")
         self._open.popleft()
+        self._follows = True
         self._target = (given / given.sum()).numpy()
 
     @property
@@ -168,7 +170,13 @@ class _Domains:
         return np.zeros(int(numbers.sum()), np.int64)
 
     def _epoch(self) -> Iterator[_Batch]:
-        """The rest of an epoch."""
+        """The rest of an epoch; of one that was left early, from the first step that was not taken."""
+        if self._follows and self._drawn % self.mixture.steps != 0 and self._open:
+            self._again.extendleft(step.target for step in reversed(self._open))
+            self._drawn -= len(self._open)
+            self._taken = self._open[0].taken
+        if self._follows:
+            self._open.clear()
         while True:
             yield from self._draw()
             if self._drawn % self.mixture.steps == 0:
@@ -431,6 +439,8 @@ class DomainStreams(_Domains, IterableDataset[Any]):
             for domain, count in enumerate(self._read):
                 for _ in range(count):
                     self._next(domain)
+        if self._follows and self._read_before:  # an epoch that was left early; what was read is not read again
+            self._read_before.clear()
         for number, batch in enumerate(self._epoch()):
             if number % self.mixture.accumulate == 0:
                 self._read_before.append(list(self._read))
