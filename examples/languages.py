@@ -17,7 +17,7 @@ Get the pages first, 13 MB, on a Debian machine or from any mirror of Debian's a
     apt-get download manpages-de manpages-fr manpages-ja manpages-pl manpages-ru manpages-es
     for package in *.deb; do dpkg-deb -x $package .; done
 
-    python examples/languages.py --size tiny    # 0.3 million parameters, some minutes on one core
+    python examples/languages.py --size tiny    # 0.3 million parameters, some 75 s on one core
     python examples/languages.py                # 11 million parameters, on a GPU
 """
 
@@ -72,7 +72,6 @@ class Size(NamedTuple):
 
 SIZES = {
     "tiny": Size(96, 2, 4, 64, 24, 250, 200, 40),
-    "middle": Size(192, 4, 4, 128, 48, 250, 500, 100),
     "small": Size(384, 6, 6, 512, 48, 400, 800, 200),
 }
 

@@ -94,5 +94,9 @@ def test_what_the_page_claims_of_the_stored_runs():
     assert max(worst, key=lambda name: worst[name]) == "temperature"
     gains = f["GroupDRO"].amax(1) - f["equipoise, drawn"].amax(1)
     assert int((gains > 0).sum()) == 4  # of five: the page says so
+    tiny = {name: torch.tensor(f) for name, f in found["tiny"]["held_out"].items()}
+    assert [f"{float(f.amax(1).mean()):.3f}" for f in tiny.values()] == ["2.790", "2.820", "2.778", "2.763", "2.760"]
+    gains = tiny["GroupDRO"].amax(1) - tiny["equipoise, drawn"].amax(1)
+    assert int((gains > 0).sum()) == 4
     longer = found["long"]["worst and mean"]
     assert longer["GroupDRO"][0] < longer["equipoise, drawn"][0]  # where it is lost
