@@ -11,7 +11,7 @@ export OMP_NUM_THREADS ?= 1
 export MALLOC_TRIM_THRESHOLD_ := 1000000000
 export MALLOC_MMAP_THRESHOLD_ := 1000000000
 
-.PHONY: demo test test-slow torture flower-e2e lint bench docs dist clean install
+.PHONY: demo test test-torch test-slow torture flower-e2e lint bench docs dist clean install
 
 install: $(STAMP)
 
@@ -47,6 +47,18 @@ lint: $(STAMP)
 # The slowest of these takes half a minute.
 test: lint
 	$(PY) -m pytest -n $(WORKERS) -m 'not slow' -o faulthandler_timeout=300
+
+# The core, the training loop and the solver on another torch, in an environment of its own: the oldest that pyproject.toml
+# allows, or any other, as in `make test-torch TORCH=2.15.0`.
+TORCH ?= 2.6.0
+OTHER := .venv-torch-$(TORCH)
+test-torch:
+	test -x $(OTHER)/bin/python || python3 -m venv $(OTHER)
+	$(OTHER)/bin/python -m pip install --quiet --disable-pip-version-check torch==$(TORCH) numpy scipy pytest hypothesis pytest-xdist \
+		safetensors scikit-learn moocore matplotlib $(shell grep -E '^(typer|rich|click)==' constraints.txt) 'torchjd[quadprog-projector]'
+	PYTHONPATH=src:. $(OTHER)/bin/python -m pytest -n $(WORKERS) -m 'not slow' -p no:cacheprovider tests/contract tests/conversion \
+		tests/weighting tests/train tests/metrics tests/problems tests/test_solver.py tests/test_simplex.py tests/test_state.py \
+		tests/test_registry.py tests/test_units.py tests/test_theory.py tests/test_reference.py
 
 test-slow: $(STAMP)
 	$(PY) -m pytest -n $(WORKERS)

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import torch
 from tests.conversion.own import LastEpoch
+from tests.torch_versions import compiles
 from torch import Tensor
 
 import equipoise as eq
@@ -406,6 +407,7 @@ def test_a_swept_power_is_looped_numbers(kind: Any):
             assert_close({name: x[row] for name, x in output.items()}, kind(power).output(record(kind(power), alone)))
 
 
+@compiles
 @bounded
 def test_plans_compile_to_one_graph(conversion: Any):
     torch.compiler.reset()

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 import torch
+from tests.torch_versions import compiles, maps_states
 from torch import Tensor
 
 import equipoise as eq
@@ -329,6 +330,7 @@ def test_batched_is_looped(weighting: Weighting[Any], batch: tuple[int, ...], pl
             torch.testing.assert_close(flat(state)[name][at], tensor, rtol=1e-12, atol=1e-14)
 
 
+@maps_states
 @traceable
 def test_batched_is_vmapped(weighting: Weighting[Any]):
     steps, w = several_steps(weighting, 3), prefer(3)
@@ -612,6 +614,7 @@ def test_the_dual_stays_in_its_set(weighting: eq.OMD):
 # Compiled, saved, swept -----------------------------------------------------------------------
 
 
+@compiles
 @traceable
 def test_update_compiles_to_one_graph(weighting: Weighting[Any]):
     torch.compiler.reset()

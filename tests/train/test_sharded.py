@@ -9,6 +9,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from tests.conversion.own import LastEpoch
+from tests.torch_versions import shards_on_cpu
 from torch import Tensor, nn
 from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
 from torch.distributed.tensor import DTensor
@@ -19,6 +20,8 @@ from equipoise.train import parameters
 ADAPTIVE = eq.Adaptive(power=1, capacity=3)
 METHOD = (eq.OMD(), ADAPTIVE)
 CONVERSIONS = [eq.Last(), eq.Average(power=2), ADAPTIVE, eq.Suffix(2, 3), LastEpoch()]
+
+pytestmark = shards_on_cpu
 
 
 @pytest.fixture(autouse=True)

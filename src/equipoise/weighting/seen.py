@@ -96,7 +96,7 @@ def see(
         _check_inclusion(inclusion, mask, m)
         inclusion = fit("inclusion", inclusion, losses).to(weight)
         weight = weight / inclusion
-    if not (isinstance(ideal, float | int) and ideal == 0):
+    if not (isinstance(ideal, (float, int)) and ideal == 0):
         length = len(ideal) if isinstance(ideal, tuple) else 1
         rule = f"ideal, or the counts of group_dro, must have {m} entries, one per objective"
         require(length in {1, m}, rule, length)
