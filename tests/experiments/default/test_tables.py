@@ -294,7 +294,8 @@ def test_the_command_prints_what_fits_and_writes_json(invented, tmp_path):
 
 
 def test_the_table_is_not_begun_without_asking(tmp_path):
-    result = CliRunner().invoke(app, ["reproduce", "table-conversions", "--out", str(tmp_path)])
+    words = ["reproduce", "table-conversions", "--methods", "equipoise.weighting:Linear", "--out", str(tmp_path)]
+    result = CliRunner().invoke(app, words)
     assert result.exit_code == 0, result.output
     assert "runs are missing; they take about" in result.output
     assert "and are not made: say --yes to make them." in result.output
