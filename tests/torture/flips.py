@@ -18,7 +18,7 @@ from torch import Tensor
 
 import equipoise as eq
 from equipoise.datasets.files import File, read_content
-from equipoise.experiments.results import CellStore
+from equipoise.experiments.results import CellStore, cells_in, pack
 
 NUMBER, PIECE = 2_000, 100
 """Flips per kind of file, and those of one process."""
@@ -140,6 +140,15 @@ def _cell(folder: Path) -> Written:
     return Written([path], lambda: store.read(spec) == expected)
 
 
+def _packed_cells(folder: Path) -> Written:
+    store, path = CellStore(folder / "cells", behind=()), folder / "cells.jsonl.xz"
+    for seed in range(3):
+        store.write({"kind": "torture", "seed": seed}, {"loss": [1.5, 2.25e-3 * seed]})
+    expected = list(cells_in([store.folder]))
+    pack(expected, path)
+    return Written([path], lambda: sorted(map(str, cells_in([path]))) == sorted(map(str, expected)))
+
+
 def _content() -> bytes:
     return np.random.default_rng(0).integers(0, 64, 700, dtype=np.uint8).tobytes()
 
@@ -169,6 +178,7 @@ KINDS: dict[str, Callable[[Path], Written]] = {
     "Flower checkpoint.json": partial(_flower, pattern="checkpoint.json"),
     "Flower .npz": partial(_flower, pattern="*.npz"),
     "result cell": _cell,
+    "packed cells": _packed_cells,
     "data file": _data_file,
     "decoded cache": _decoded_cache,
 }
