@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from tests.torch_versions import shards_on_cpu
 
 import equipoise as eq
 
@@ -19,6 +20,7 @@ Found = dict[str, Any]
 
 
 # DCP mentions that one process alone has no group.
+@shards_on_cpu
 @pytest.mark.filterwarnings("ignore:torch.distributed is (disabled, )?unavailable or uninitialized")
 def test_two_processes_do_what_one_does(tmp_path: Path):
     """One spawn makes all the runs; every check looks at them."""
