@@ -379,9 +379,14 @@ MUTANTS = [
             f"{CHECKPOINT}::test_a_loaded_run_still_knows_that_its_steps_have_several_calls",
         ),
         (
-            "run.statistics, run.history = statistics, history",
-            "run.history = history",
+            "run.statistics, run.history, run.preferences = statistics, history, preferences",
+            "run.history, run.preferences = history, preferences",
             f"{SOLUTION}::test_recalibrated_statistics_survive_a_checkpoint",
+        ),
+        (
+            "run.prefer(run.wish.w.new_tensor(preferences[-1][1]))",
+            "pass",
+            "train/test_set_preference.py::test_a_run_that_is_resumed_across_the_change_is_the_same",
         ),
         ("if state.keys() != expected.keys():", "if False:", f"{CHECKPOINT}::test_a_damaged_checkpoint"),
     ),

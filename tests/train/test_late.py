@@ -3,6 +3,7 @@
 import copy
 import gc
 import threading
+import time
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
@@ -332,6 +333,7 @@ def test_a_failure_of_the_last_plan_is_told_even_if_the_call_is_thrown_away(
 
     def thrown() -> None:
         for step in range(3, 1000):
+            time.sleep(0.1)  # the thread needs a moment, and eight passes without a step are warned of
             mol(run.losses(step)).backward()
             run.optimizer.zero_grad()
 

@@ -191,6 +191,13 @@ class Archive:
         self.slots.fill(state.slots.values())
         self._numbers = numbers
 
+    def forget(self, params: Params, losses: Tensor) -> None:
+        """Begin anew with these parameters; of the losses (m,) only the dtype counts."""
+        self.drop()
+        self.settle()
+        self.slots.fill([params] * (self.conversion.copies or 0))
+        self._numbers, self.recorded = self.conversion.begin(losses), 0
+
     def to(self, device: torch.device) -> None:
         """Go on with parameters on another device."""
         self.settle()

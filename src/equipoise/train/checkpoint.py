@@ -128,6 +128,24 @@ def check_numbers(state: Mapping[str, Any], coefficients: Tensor, following: Ten
         raise StateMismatchError(f"checkpoint must have entries as a run has them; found {found}")
 
 
+def check_preferences(found: object, first: list[float]) -> list[tuple[int, list[float]]]:
+    """The preferences of a checkpoint with their steps, or StateMismatchError.
+
+    Args:
+        found: Pairs of a step and w.
+        first: The w that the run began with, (m,).
+    """
+    try:
+        read = [(step, [float(x) for x in w]) for step, w in found]  # type: ignore[attr-defined]
+        sound = all(_is_count(step) and len(w) == len(first) for step, w in read) and read[0] == (0, first)
+        sound = sound and all(min(w) >= 0 and abs(sum(w) - 1.0) < 1e-3 for _, w in read)
+    except (TypeError, ValueError, IndexError):
+        sound = False
+    if not sound:
+        raise StateMismatchError(f"checkpoint must have entries as a run has them; found preferences = {found!r:.80}")
+    return read
+
+
 def _is_count(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= 0
 

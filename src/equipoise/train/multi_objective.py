@@ -10,12 +10,18 @@ from torch import Tensor, nn
 from equipoise.conversion import Conversion
 from equipoise.conversion.plan import record_dtype
 from equipoise.conversion.protocol import archive_size
-from equipoise.errors import StateMismatchError
+from equipoise.errors import StateMismatchError, require
 from equipoise.state import flatten, unflatten
 from equipoise.train import inputs
 from equipoise.train import parameters as shards
 from equipoise.train.archive import Archive, open_slots
-from equipoise.train.checkpoint import check_configuration, check_numbers, check_tensors, describe
+from equipoise.train.checkpoint import (
+    check_configuration,
+    check_numbers,
+    check_preferences,
+    check_tensors,
+    describe,
+)
 from equipoise.train.distributed import Group, everywhere
 from equipoise.train.history import Balance, History, describe_limits, describe_step
 from equipoise.train.inputs import Choice, Counts, Losses, Preference, Store
@@ -300,6 +306,47 @@ class MultiObjective:
         """w, (m,)."""
         return self._run.wish.w
 
+    def set_preference(self, preference: Preference) -> None:
+        """Ask for another trade-off from the next step on.
+
+        λ goes on from where it is, and so do model and optimizer. The answer is made of the iterates that come: what
+        was recorded for the old preference is forgotten. Call it between steps. A checkpoint has the change.
+
+        Args:
+            preference: w, one entry per objective: non-negative, of sum 1; by name if it is a mapping.
+
+        Raises:
+            ValueError: For a preference of another length or with other names, within a step, or with limits.
+
+        Examples:
+            >>> x = torch.nn.Parameter(torch.tensor([0.5]))
+            >>> model = torch.nn.ParameterDict({"x": x})
+            >>> optimizer = torch.optim.SGD([x], lr=0.05)
+            >>> mol = eq.MultiObjective(model, optimizer, {"left": 0.5, "right": 0.5})
+            >>> def train(steps):
+            ...     for _ in range(steps):
+            ...         mol({"left": x[0] ** 2, "right": (x[0] - 2) ** 2}).backward()
+            ...         optimizer.step()
+            ...         optimizer.zero_grad()
+            >>> train(300)
+            >>> mol.set_preference({"left": 0.1, "right": 0.9})
+            >>> train(300)
+            >>> round(mol.solution()["x"].item(), 1)  # 0.1 x² = 0.9 (x − 2)²
+            1.5
+            >>> [step for step, w in mol.preferences]
+            [0, 300]
+        """
+        run = self._run
+        wish = inputs.read_preference(preference, run.wish.names)
+        rule = f"preference must have {len(run.wish.w)} entries, as the run has"
+        require(len(wish.w) == len(run.wish.w), rule, len(wish.w))
+        run.change(wish.w.to(run.wish.w, copy=True))
+
+    @property
+    def preferences(self) -> list[tuple[int, list[float]]]:
+        """Every preference of the run, w (m,), with the step after which it came; the first came with step 0."""
+        return [(step, list(w)) for step, w in self._run.preferences]
+
     @property
     def step(self) -> int:
         """Steps taken; one that the optimizer itself skips on a device is counted until that is known."""
@@ -389,6 +436,7 @@ class MultiObjective:
         if state.keys() != expected.keys():
             raise StateMismatchError(f"checkpoint must have the entries {sorted(expected)}; found {sorted(state)}")
         check_configuration(state["configuration"], expected["configuration"])
+        preferences = check_preferences(state["preferences"], run.preferences[0][1])
         found = dict(state["tensors"])
         for key, owner in self._owners(like):
             if key in found:
@@ -404,10 +452,11 @@ class MultiObjective:
             history = History(run.labels)
             history.load(state["history"])
             run.archive.load(copies)
+            run.prefer(run.wish.w.new_tensor(preferences[-1][1]))
             run.load(saved.weighting, saved.following, saved.coefficients, saved.losses, saved.scale, saved.steered)
         run.step, run.archive.recorded, run.steers = state["step"], state["recorded"], state["steers"]
         run.compared, run.accumulates = state["compared"], state["accumulates"]
-        run.statistics, run.history = statistics, history
+        run.statistics, run.history, run.preferences = statistics, history, preferences
         run.balance = Balance(run.labels, run.wish.w, run.units, run.step)
 
     def to(self, device: torch.device | str) -> "MultiObjective":
@@ -430,7 +479,7 @@ class MultiObjective:
             "configuration": describe(
                 weighting=self.weighting,
                 conversion=self.conversion,
-                preference=self.preference,
+                preference=run.preferences[0][1],
                 names=self.names,
                 every=run.course.every,
                 units=run.units.units,
@@ -442,6 +491,7 @@ class MultiObjective:
             "compared": run.compared,
             "accumulates": run.accumulates,
             "steers": run.steers,
+            "preferences": [[step, list(w)] for step, w in run.preferences],
             "tensors": tensors,
             "statistics": dict(run.statistics),
             "history": run.history.rows(),

@@ -100,9 +100,10 @@ class Run:
         self.compared: Literal["", "training", "given", "steered"] = ""
         self.statistics: dict[str, Tensor] = {}
         """BatchNorm statistics of the answer."""
-        self.history, self.balance = History(self.labels), Balance(self.labels, wish.w, units)
+        self.history = History(self.labels)
+        self.preferences: list[tuple[int, list[float]]] = [(0, wish.w.tolist())]
+        """Every preference of the run, with the step after which it came."""
         self.watch = Watch(self.labels, weighting) if isinstance(weighting, Limits) else None
-        self.floor = Floor(self.labels, units.raw(floor(weighting, wish.w)))
         self.attached: Attached | None = None
         self._unseen: list[tuple[int, _Measured]] = []
         self._taken: _Taken | None = None
@@ -115,7 +116,7 @@ class Run:
         self.follow(device)
         with self.exactly():
             self.losses = self.steered = torch.full_like(wish.w, torch.nan)
-            self.weights = self._new_weights()
+            self.prefer(wish.w)
             self.coefficients = wish.w.clone()
             self.set_scale(units.init(wish.w))
         self.discard()
@@ -136,6 +137,30 @@ class Run:
         """Measure losses in these units, on the host and on the device."""
         self.scale, self._there = scale, None if self.plain else Scale(*(x.to(self.device) for x in scale))
         self.open_units = not bool(scale.known.all())
+
+    def prefer(self, w: Tensor) -> None:
+        """Weigh losses by w (m,) from now on; λ begins anew."""
+        self.wish = self.wish._replace(w=w)
+        self.weights = self._new_weights()
+        self.balance = Balance(self.labels, w, self.units, self.step)
+        self.floor = Floor(self.labels, self.units.raw(floor(self.weighting, w)))
+
+    def change(self, w: Tensor) -> None:
+        """Ask for another trade-off between two steps: λ stays, and what was recorded for the old one is forgotten."""
+        self.check_open()
+        self.settle()
+        rule = "the preference must be changed between steps, after optimizer.step()"
+        require(not self._pending.calls, rule, f"{len(self._pending.calls)} calls since the last step")
+        rule = "the preference of a run with limits must stay"
+        require(self.watch is None, rule, "another one")
+        with self.exactly():
+            params, self.statistics = self.params(), {}
+            self.archive.forget(local(params) if self.params.sharded else params, w)
+            state, following = self.weights.state, self.weights.coefficients
+            self.prefer(w)
+            self.weights.load(state, following)
+        self.compared = ""
+        self.preferences.append((self.step, w.tolist()))
 
     def trained(self) -> list[Tensor]:
         """The parameters that are differentiated."""

@@ -1,0 +1,164 @@
+"""A trade-off that changes while the model trains: λ goes on, the answer begins anew, checkpoints have the change."""
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+
+import equipoise as eq
+from equipoise.errors import StateMismatchError
+
+W, V = {"left": 0.5, "right": 0.5}, {"left": 0.1, "right": 0.9}
+
+
+class Loop:
+    """Two bowls with their centres at 0 and 2, in three dimensions, and noise on every loss."""
+
+    def __init__(self, preference: Any = W, **settings: Any) -> None:
+        torch.manual_seed(0)
+        self.model = torch.nn.Linear(3, 1, bias=False)
+        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.02, momentum=0.5)
+        self.mol = eq.MultiObjective(self.model, self.optimizer, preference, **settings)
+
+    def losses(self, noise: float = 0.0) -> dict[str, torch.Tensor]:
+        x = self.model.weight
+        return {"left": x.square().sum() * (1 + noise), "right": (x - 2).square().sum() * (1 - noise)}
+
+    def train(self, steps: int, *, noisy: bool = True) -> "Loop":
+        for _ in range(steps):
+            # The same noise in the same step, also of a run that was resumed.
+            noise = 0.1 * noisy * float(torch.randn((), generator=torch.Generator().manual_seed(self.mol.step)))
+            self.mol(self.losses(noise)).backward()
+            self.optimizer.step()
+            self.optimizer.zero_grad()
+        return self
+
+    def state(self) -> dict[str, Any]:
+        return {
+            "model": self.model.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "mol": self.mol.state_dict(),
+        }
+
+    def load(self, state: dict[str, Any]) -> "Loop":
+        for name, part in (("model", self.model), ("optimizer", self.optimizer), ("mol", self.mol)):
+            part.load_state_dict(state[name])
+        return self
+
+    def imbalance(self) -> float:
+        with self.mol.solution_weights():
+            f = torch.stack([loss.detach() for loss in self.losses().values()])
+        return float(eq.metrics.imbalance(f, self.mol.preference))
+
+
+def test_the_new_trade_off_is_met():
+    run = Loop().train(400)
+    run.mol.set_preference(V)
+    run.train(400)
+    assert run.imbalance() < 0.05
+    assert run.mol.step == 800
+    assert [step for step, _ in run.mol.preferences] == [0, 400]
+    assert run.mol.preferences[1][1] == run.mol.preference.tolist()
+
+
+def test_coefficients_of_the_step_itself_follow_too():
+    """STCH has no memory: the model goes where a new run goes."""
+    changed, fresh = Loop(method="STCH"), Loop(V, method="STCH")
+    changed.train(100, noisy=False).mol.set_preference(V)
+    weights = [run.train(1500, noisy=False).model.weight for run in (changed, fresh)]
+    torch.testing.assert_close(*weights, rtol=0, atol=0.05)  # 1.0 before, 1.5 now; a smoothed maximum hardly damps
+
+
+@pytest.mark.parametrize("method", ["MGDA", "OMDeg-TCH", "AdaOMDgd-TCH"])
+def test_other_methods_take_it(method):
+    run = Loop(method=method).train(5)
+    run.mol.set_preference(V)
+    assert run.train(5).mol.recorded == 5
+
+
+def test_lambda_goes_on_and_the_answer_begins_anew():
+    run = Loop().train(50)
+    duals, old = run.mol.duals, run.mol.solution()["weight"]
+    run.mol.set_preference(V)
+    assert torch.equal(run.mol.duals, duals)  # type: ignore[arg-type]
+    assert run.mol.recorded == 0
+    before = run.model.weight.detach().clone()
+    run.train(1)
+    assert run.mol.recorded == 1
+    assert torch.equal(run.mol.solution()["weight"], before)  # θ of the only step since
+    assert not torch.equal(before, old)
+
+
+def test_before_the_next_step_the_answer_is_the_model(recwarn):
+    run = Loop().train(20)
+    run.mol.set_preference(V)
+    found = run.mol.solution()["weight"]
+    assert torch.equal(found, run.model.weight)
+    assert any("nothing was recorded" in str(warning.message) for warning in recwarn.list)
+
+
+@pytest.mark.parametrize("store", ["device", "host", "folder"])
+@pytest.mark.parametrize("saved_after", [0, 30])
+def test_a_run_that_is_resumed_across_the_change_is_the_same(store, saved_after, tmp_path):
+    def place(name: str) -> Any:
+        return tmp_path / name if store == "folder" else store
+
+    whole = Loop(store=place("a")).train(40)
+    whole.mol.set_preference(V)
+    whole.train(saved_after)
+    state = copy.deepcopy(whole.state())
+    whole.train(25)
+    again = Loop(store=place("b")).load(state).train(25)
+    assert again.mol.preferences == whole.mol.preferences
+    for name in ("preference", "duals", "coefficients"):
+        assert torch.equal(getattr(again.mol, name), getattr(whole.mol, name)), name
+    assert torch.equal(again.model.weight, whole.model.weight)
+    assert torch.equal(again.mol.solution()["weight"], whole.mol.solution()["weight"])
+    whole.mol.close()
+    again.mol.close()
+
+
+def test_a_checkpoint_from_before_the_change_takes_it_back():
+    run = Loop().train(20)
+    state, w = copy.deepcopy(run.state()), run.mol.preference
+    run.mol.set_preference(V)
+    run.load(state)
+    assert torch.equal(run.mol.preference, w)
+    assert run.mol.preferences == [(0, w.tolist())]
+
+
+@pytest.mark.parametrize(
+    "preferences",
+    [[], [[0, [0.5, 0.5]], [3, [0.5, 0.6]]], [[0, [0.9, 0.1]]], [[0, [0.5, 0.5]], [-1, [0.5, 0.5]]], "text", [[0]]],
+)
+def test_preferences_that_no_run_has_are_refused(preferences):
+    run = Loop().train(3)
+    state = copy.deepcopy(run.state()["mol"]) | {"preferences": preferences}
+    before = run.mol.state_dict()
+    with pytest.raises(StateMismatchError, match="found preferences"):
+        run.mol.load_state_dict(state)
+    assert run.mol.state_dict()["preferences"] == before["preferences"]
+    assert run.mol.step == 3
+
+
+def test_misuse():
+    run = Loop().train(2)
+    with pytest.raises(ValueError, match="preference must have 2 entries, as the run has; found 3"):
+        Loop([0.5, 0.5]).mol.set_preference([0.2, 0.3, 0.5])
+    with pytest.raises(ValueError, match="names must be those of the preference"):
+        run.mol.set_preference({"left": 0.5, "up": 0.5})
+    with pytest.raises(ValueError, match=r"sum to 1; found"):
+        run.mol.set_preference([0.5, 0.6])
+    run.mol(run.losses()).backward()
+    with pytest.raises(ValueError, match=r"must be changed between steps, after optimizer\.step"):
+        run.mol.set_preference(V)
+    run.optimizer.step()
+    run.optimizer.zero_grad()
+    run.mol.set_preference(V)
+    limited = Loop({"left": 1.0}, limits={"right": 3.0})
+    with pytest.raises(ValueError, match="preference of a run with limits must stay"):
+        limited.mol.set_preference({"left": 1.0, "right": 0.0})
+    run.mol.close()
+    with pytest.raises(ValueError, match="mol must be open"):
+        run.mol.set_preference(W)
