@@ -1,5 +1,6 @@
 """Move result cells of formats 1 and 2, whose settings were named by `repr`, to format 3, and pack them:
 
+    git checkout 256504a -- docs/results/cells    # the last commit that has them
     python tools/migrate_results.py docs/results/cells src/equipoise/experiments/published.jsonl.xz
 
 Says what became of every group of cells. Cells of the former default on CIFAR-10 are left out: half of them were

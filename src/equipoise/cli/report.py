@@ -24,7 +24,8 @@ def report_command(
         typer.Option(help="A folder of results, or a file; may be repeated. The folder out if not given."),
     ] = None,
     methods: Annotated[
-        str | None, typer.Option("--methods", help="Methods of your own, module:name, that tab:hv is to have first.")
+        str | None,
+        typer.Option("--methods", help="Methods of your own, module:name, to run on the problems of tab:hv first."),
     ] = None,
     show: Annotated[bool, typer.Option("--open", help="Open it in a browser.")] = False,  # noqa: FBT002
     yes: Yes = False,  # noqa: FBT002
@@ -35,13 +36,13 @@ def report_command(
     from equipoise.experiments.report import sources  # noqa: PLC0415
 
     given = results or [Path("out")]
+    for path in results or ():
+        require(path.exists(), "results must exist", path)
     if methods is not None:
         _, own = read_methods(methods, ())
         folder = next((path for path in given if not path.is_file()), Path("out"))
         request = Request(console, folder, yes=yes, own=own)
         provide(request, synthetic.PROBLEMS, [synthetic.own_row(*one) for one in own])
-    for path in results or ():
-        require(path.exists(), "results must exist", path)
     found = sources.read(given, [PUBLISHED])
     where = ", ".join(map(str, given))
     require(

@@ -23,7 +23,10 @@ class Claim(NamedTuple):
     what: tuple[str, str, str]
     """Task, method and metric: a number that stands in several tables is one."""
     away: float
-    """Its distance from the paper's, in the paper's deviations (ours, where it prints none); for tab:hv 0 or 9."""
+    """Its distance from the paper's, in the paper's deviations, or in ours where it prints none.
+
+    For tab:hv 0 within its tolerance, else 9.
+    """
     seeds: int
     precision: str
 

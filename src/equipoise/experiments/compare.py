@@ -3,16 +3,14 @@
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from equipoise import plugins
 from equipoise.errors import require
 from equipoise.experiments.item import Request
+from equipoise.experiments.paper import Score, standard_error
 from equipoise.registry import Method, resolve
 from equipoise.weighting import Weighting
-
-if TYPE_CHECKING:
-    from equipoise.experiments.paper import Score
 
 __all__ = ["Compared", "compare"]
 
@@ -103,12 +101,11 @@ def _synthetic(request: Request, tasks: Sequence[str] | None) -> list[Compared]:
     found = []
     for cell in tables.provide(request, tasks or settings.PROBLEMS, settings.chosen(request)):
         theirs = None if cell.paper is None else cell.paper.mean
-        for metric, mean, std, paper in (
-            ("tch", cell.tch, math.nan, None),
-            ("hypervolume", cell.mean, cell.std, theirs),
-            ("imbalance", cell.imbalance, math.nan, None),
+        for metric, mean, std, error, paper in (
+            ("tch", cell.tch, math.nan, math.nan, None),
+            ("hypervolume", cell.mean, cell.std, cell.error, theirs),
+            ("imbalance", cell.imbalance, math.nan, math.nan, None),
         ):
-            error = std / math.sqrt(max(1, len(cell.seeds) - 1))
             found.append(Compared(cell.problem, cell.method, metric, mean, std, error, cell.seeds, paper))
     return found
 
@@ -124,6 +121,6 @@ def _federated(request: Request, table: str, tasks: Sequence[str] | None) -> lis
             theirs: Score | None = getattr(entry.paper, metric, None)
             paper = None if theirs is None or not entry.claimed else theirs.mean
             mean, std = entry.score(metric)
-            error = std / math.sqrt(max(1, len(entry.seeds) - 1))
+            error = standard_error(std, len(entry.seeds))
             found.append(Compared(entry.task, entry.name, metric, mean, std, error, entry.seeds, paper))
     return found

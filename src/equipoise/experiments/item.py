@@ -28,7 +28,7 @@ class Request:
         json_file: Where a table is to be written besides.
         workers: Processes.
         task: Names of federated tasks.
-        methods: Methods by name; `own` of them are the user's.
+        methods: Names of methods, those of `own` among them.
         seeds: Seeds.
         rounds: Rounds of a federated task.
         device: Where federated runs happen.

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from multiprocessing import get_context, parent_process
 from multiprocessing.process import BaseProcess
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 import torch
 from rich.prompt import Confirm
@@ -16,6 +16,7 @@ from rich.prompt import Confirm
 from equipoise.experiments.item import Request
 from equipoise.experiments.render import bar, say
 from equipoise.experiments.results import CellStore, Finished, Spec
+from equipoise.identity import digest
 
 __all__ = ["WITHOUT_ASKING", "agreed", "compute", "duration", "fill", "possible", "say_read"]
 
@@ -26,31 +27,40 @@ WITHOUT_ASKING = 60.0
 WORKERS = 2
 
 
+class Piece(Protocol):
+    """What one process computes at a time."""
+
+    @property
+    def seconds(self) -> float:
+        """About how long it takes one process."""
+
+
+P = TypeVar("P", bound=Piece)
+
+
 def fill(
     request: Request,
-    tasks: Sequence[T],
-    run: Callable[[T], Iterable[Finished]],
-    seconds: Callable[[T], float],
+    tasks: Sequence[P],
+    run: Callable[[P], Iterable[Finished]],
     asked: Sequence[Spec],
-    lacking: int,
+    lacking: Sequence[Spec],
 ) -> None:
     """Say what there is, ask if the rest takes long, and compute it with a progress bar.
 
     Args:
         request: What the user asked for.
-        tasks: What is missing, in pieces that one process computes at a time.
+        tasks: What is missing, in pieces.
         run: What computes a piece.
-        seconds: How long a piece takes one process.
         asked: The specifications of everything that was asked for.
-        lacking: How many of them have no cell.
+        lacking: Those of them that have no cell.
     """
     store, console = request.store, request.console
     workers = WORKERS if request.workers is None else request.workers
     at_once = min(workers, os.cpu_count() or 1, max(1, len(tasks)))
-    if not tasks or not agreed(request, sum(map(seconds, tasks)) / at_once, lacking):
-        say_read(request, asked, lacking, made=0)
+    begins = bool(tasks) and agreed(request, sum(task.seconds for task in tasks) / at_once, len(lacking))
+    say_read(request, asked, lacking, begins=begins)
+    if not begins:
         return
-    say_read(request, asked, lacking, made=lacking)
     started = time.perf_counter()
     with bar(console) as shown:
         job = shown.add_task("computing", total=len(tasks))
@@ -59,11 +69,20 @@ def fill(
     say(console, f"computed in {time.perf_counter() - started:.0f} s; kept in {store.folder}")
 
 
-def say_read(request: Request, asked: Sequence[Spec], lacking: int, made: int) -> None:
-    """Say how many runs are read and from where, and how many are made now; nothing if none is read."""
-    found = [spec for spec in asked if request.store.read(spec) is not None] if lacking else list(asked)
+def say_read(request: Request, asked: Sequence[Spec], lacking: Sequence[Spec], *, begins: bool) -> None:
+    """Say how many runs are read and from where, and how many are made now; nothing if none is read.
+
+    Args:
+        request: What the user asked for.
+        asked: Its specifications.
+        lacking: Those that have no cell.
+        begins: Whether these are made now.
+    """
+    absent = set(map(digest, lacking))
+    found = [spec for spec in asked if digest(spec) not in absent]
     if found:
         places = " and ".join(sorted({str(request.store.source(spec)) for spec in found}))
+        made = len(absent) if begins else 0
         say(request.console, f"{len(found)} of {len(asked)} runs read from {places}, {made} made now")
 
 

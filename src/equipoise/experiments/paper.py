@@ -1,5 +1,6 @@
 """The numbers that the paper prints, typed from it: what the tables of the experiments are compared with."""
 
+import math
 from typing import Literal, NamedTuple
 
 __all__ = [
@@ -15,11 +16,17 @@ __all__ = [
     "Scores",
     "SomeScores",
     "known",
+    "standard_error",
 ]  # fmt: skip
 
 
 Preset = Literal["published", "text"]
 """Settings: those that produced the paper's tables, or those that its text says."""
+
+
+def standard_error(std: float, seeds: int) -> float:
+    """That of a mean, from the standard deviation of the population over so many seeds."""
+    return std / math.sqrt(max(1, seeds - 1))
 
 
 class Score(NamedTuple):

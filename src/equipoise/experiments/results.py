@@ -107,7 +107,7 @@ class Finished(NamedTuple):
 
 
 def provenance(device: str | None = None) -> dict[str, str]:
-    """Who makes a cell now: versions of the library and of torch, commit, device, date and time."""
+    """Where a cell made now comes from: versions of the library and of torch, commit, device, date and time."""
     from equipoise import __version__  # noqa: PLC0415 (the package imports its parts)
 
     now = datetime.now(UTC)

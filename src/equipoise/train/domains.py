@@ -112,7 +112,11 @@ class _Domains:
             source: The run; or coefficients of the objectives, non-negative, (m,), which are λ where the preference is
                 uniform.
         """
-        given = (source if isinstance(source, Tensor) else _committed(source)).detach().to("cpu", torch.float64)
+        given = (
+            (source if isinstance(source, Tensor) else source._run.last_coefficients())
+            .detach()
+            .to("cpu", torch.float64)
+        )
         m = len(self.mixture.base)
         require(given.shape == (m,), f"coefficients must have shape ({m},)", tuple(given.shape))
         sound = bool(torch.isfinite(given).all()) and bool((given >= 0).all()) and float(given.sum()) > 0
@@ -485,14 +489,6 @@ class DomainStreams(_Domains, IterableDataset[Any]):
             sample is not _END, "streams must have samples, and begin again when iterated again", f"none in {domain}"
         )
         return sample
-
-
-def _committed(mol: "MultiObjective") -> Tensor:
-    """Coefficients of the last step that was taken, (m,); what has been called since then is not waited for."""
-    run = mol._run
-    if run._taken is not None:
-        run.settle()
-    return run.coefficients
 
 
 _END = object()

@@ -23,7 +23,7 @@ from equipoise.train.checkpoint import (
     describe,
 )
 from equipoise.train.distributed import Group, everywhere
-from equipoise.train.history import Balance, History, describe_limits, describe_step
+from equipoise.train.history import History, describe_limits, describe_step
 from equipoise.train.inputs import Choice, Counts, Losses, Preference, Store
 from equipoise.train.run import Course, Run
 from equipoise.train.step import attach, release
@@ -452,12 +452,12 @@ class MultiObjective:
             history = History(run.labels)
             history.load(state["history"])
             run.archive.load(copies)
+            run.step = state["step"]
             run.prefer(run.wish.w.new_tensor(preferences[-1][1]))
             run.load(saved.weighting, saved.following, saved.coefficients, saved.losses, saved.scale, saved.steered)
-        run.step, run.archive.recorded, run.steers = state["step"], state["recorded"], state["steers"]
+        run.archive.recorded, run.steers = state["recorded"], state["steers"]
         run.compared, run.accumulates = state["compared"], state["accumulates"]
         run.statistics, run.history, run.preferences = statistics, history, preferences
-        run.balance = Balance(run.labels, run.wish.w, run.units, run.step)
 
     def to(self, device: torch.device | str) -> "MultiObjective":
         """Move everything to the device that the model is on."""

@@ -530,6 +530,12 @@ class Run:
             warn(f"nothing was recorded: {why}. The solution is where the run began")
         return self.archive.output(self.wish.w)
 
+    def last_coefficients(self) -> Tensor:
+        """Those of the last step that was taken, (m,); calls since then are not waited for."""
+        if self._taken is not None:
+            self.settle()
+        return self.coefficients
+
     def measured(self) -> Tensor:
         """The losses that λ follows, NaN before the first, (m,)."""
         return self.steered if self.steers else self.losses

@@ -47,7 +47,7 @@ def test_every_table_has_the_default_and_the_methods_it_is_compared_with():
         assert len(set(found)) == len(found)
         assert {"TCH", *settings.SMOOTHED, "PGD η=1 c=0", "EG η=1 c=0", FORMER} < set(found)
         slow = set() if name.endswith("m=5") else {"EPO", "FERERO"}  # with five objectives their programs take long
-        assert slow < set(found)
+        assert slow == {"EPO", "FERERO"} & set(found)
         assert found[-1] == settings.DEFAULT
         assert ("FedMGDA+" in found) == (name in settings.DIGITS)
         assert ("EG floor agile c=30" in found) == (name in settings.PAPER)

@@ -16,6 +16,7 @@ from torch import Tensor
 from equipoise import metrics, preference
 from equipoise.conversion import Adaptive, Average, Conversion, Last
 from equipoise.experiments.federated import settings as federated
+from equipoise.experiments.federated.runs import short
 from equipoise.experiments.results import CellStore, Finished, Result, Spec
 from equipoise.federated import simulate
 from equipoise.identity import spec as identity
@@ -243,8 +244,8 @@ def _synthetic(task: Task) -> list[Result]:
         for name, answers in found[row.name].losses.items():
             losses = answers.to(torch.float64)
             result[name] = {
-                "hypervolume": _short(metrics.hypervolume(losses, setting.problem.reference)),
-                "tch": _short(metrics.tch(losses, setting.preferences).nanmean(-1)),
+                "hypervolume": short(metrics.hypervolume(losses, setting.problem.reference)),
+                "tch": short(metrics.tch(losses, setting.preferences).nanmean(-1)),
                 "imbalance": _quantiles(metrics.imbalance(losses, setting.preferences)[:, met]),
             }
         results.append(result)
@@ -260,8 +261,8 @@ def _federated(task: Task) -> list[Result]:
             losses, test = train.losses.to(torch.float64), found.test[name].losses.to(torch.float64)
             w = torch.full((losses.shape[-1],), 1.0 / losses.shape[-1], dtype=torch.float64)
             result[name] = {
-                "tch": _short(metrics.tch(losses, w)),
-                "test": _short(metrics.tch(test, w)),
+                "tch": short(metrics.tch(losses, w)),
+                "test": short(metrics.tch(test, w)),
                 "imbalance": _quantiles(metrics.imbalance(losses, w)),
             }
         results.append(result)
@@ -275,7 +276,7 @@ def _crowd(task: Task) -> list[Result]:
     found = solve_many(problem, problem.w.unsqueeze(0), runs, seeds=SEEDS, steps=STEPS)
     return [
         {
-            output: {"gap": _short(problem.gap(x.to(torch.float64)).squeeze(-1) / problem.value)}
+            output: {"gap": short(problem.gap(x.to(torch.float64)).squeeze(-1) / problem.value)}
             for output, x in found[row.name].params.items()
         }
         for row in task.rows
@@ -288,11 +289,8 @@ def _quantiles(values: Tensor) -> list[float]:
     known = known[~known.isnan()].sort().values
     if len(known) == 0:
         return [math.inf] * 3
-    return _short(torch.stack([known[round(q * (len(known) - 1))] for q in (0.1, 0.5, 0.9)]))
-
-
-def _short(values: Tensor) -> list[float]:
-    return [float(f"{value:.6g}") for value in values.tolist()]
+    cut: list[float] = short(torch.stack([known[round(q * (len(known) - 1))] for q in (0.1, 0.5, 0.9)]))
+    return cut
 
 
 # ------------------------------------------------------------------------------- numbers

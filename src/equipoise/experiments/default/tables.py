@@ -31,8 +31,8 @@ def _table_conversions(request: Request) -> None:
     names = settings.names_of_problems()
     tasks = settings.missing(store, names, own)
     asked = [settings.cell_spec(name, row) for name in names for row in settings.rows(name, own)]
-    lacking = sum(len(task.rows) for task in tasks)
-    jobs.fill(request, tasks, settings.run_task, lambda task: task.seconds, asked, lacking)
+    lacking = [settings.cell_spec(task.problem, row) for task in tasks for row in task.rows]
+    jobs.fill(request, tasks, settings.run_task, asked, lacking)
     entries = settings.table(store, own)
     for name, setting in settings.settings().items():
         volume, value = settings.exact(setting)

@@ -50,15 +50,16 @@ def provide_jobs(request: Request, jobs: Sequence[Job], otherwise: str = "") -> 
     device = request.device or "cpu"
     left = runs.absent(request.store, jobs)
     asked = list({digest(spec): spec for job in jobs for spec in map(job.spec, job.seeds)}.values())
-    number = sum(len(job.seeds) for job in left)
+    lacking = [spec for job in left for spec in map(job.spec, job.seeds)]
+    begins = True
     if left:
         long = sum(runs.seconds(job, device) for job in left)
         for data in {job.task.data for job in left} if possible(request, long) else ():
             datasets.load(data, request.data)  # what is missing is said before anything is promised
-        if not agreed(request, long, number, otherwise):
-            say_read(request, asked, number, made=0)
-            return []
-    say_read(request, asked, number, made=number)
+        begins = agreed(request, long, len(lacking), otherwise)
+    say_read(request, asked, lacking, begins=begins)
+    if not begins:
+        return []
     return compute(request.console, request.store, left, device=device, folder=request.data)
 
 

@@ -17,7 +17,7 @@ from equipoise.identity import digest
 from equipoise.identity import spec as identity
 from equipoise.registry import Method
 
-__all__ = ["Job", "absent", "alike", "attempt", "cell", "run", "scores", "seconds", "spec"]
+__all__ = ["Job", "absent", "alike", "attempt", "cell", "run", "scores", "seconds", "short", "spec"]
 
 IMAGES = {"cifar-rotation": 50_000, "cifar-two": 50_000, "cifar-class2": 10_000, "cifar-class5": 25_000}
 """Of a round, all clients together."""
@@ -229,8 +229,8 @@ def cell(found: Simulated, k: int) -> Result:
         "untrained": scores(found.untrained, k),
         **({"first": first} if first else {}),
         "curves": {name: _curve(points, k, fed) for name, points in found.curves.items()},
-        **({} if along else {"round_loss": _short(fed)}),
-        "coefficients": _short(found.history.coefficients[kept, k]),
+        **({} if along else {"round_loss": short(fed)}),
+        "coefficients": short(found.history.coefficients[kept, k]),
         "archive": found.history.archive[kept, k].tolist(),
         "seconds_per_round": statistics.median(found.seconds) / found.test["last"].losses.shape[0],
     }
@@ -242,11 +242,11 @@ def _curve(points: Curve, k: int, fed: torch.Tensor) -> dict[str, list[float]]:
     return {
         "round": [point.round for point in points],
         "train_loss": [
-            _short(fed[point.round - 1] if point.train is None else metrics.agnostic_loss(point.train.losses[k]))
+            short(fed[point.round - 1] if point.train is None else metrics.agnostic_loss(point.train.losses[k]))
             for point in points
         ],
-        "test_loss": [_short(metrics.agnostic_loss(test.losses[k])) for test in tests],
-        "test_accuracy": [_short(metrics.average_accuracy(test.correct[k], test.counts[k])) for test in tests],
+        "test_loss": [short(metrics.agnostic_loss(test.losses[k])) for test in tests],
+        "test_accuracy": [short(metrics.average_accuracy(test.correct[k], test.counts[k])) for test in tests],
     }
 
 
@@ -254,15 +254,15 @@ def scores(of: Evaluation, k: int) -> dict[str, Any]:
     """The three metrics of one seed, and every client's loss and accuracy."""
     losses, correct, counts = of.losses[k].cpu(), of.correct[k].cpu(), of.counts[k].cpu()
     return {
-        "accuracy": _short(metrics.average_accuracy(correct, counts)),
-        "agnostic_loss": _short(metrics.agnostic_loss(losses)),
-        "accuracy_parity": _short(metrics.accuracy_parity(correct, counts)),
-        "client_losses": _short(losses),
-        "client_accuracies": _short(100.0 * correct / counts),
+        "accuracy": short(metrics.average_accuracy(correct, counts)),
+        "agnostic_loss": short(metrics.agnostic_loss(losses)),
+        "accuracy_parity": short(metrics.accuracy_parity(correct, counts)),
+        "client_losses": short(losses),
+        "client_accuracies": short(100.0 * correct / counts),
     }
 
 
-def _short(values: torch.Tensor) -> Any:  # noqa: ANN401
+def short(values: torch.Tensor) -> Any:  # noqa: ANN401
     """Numbers of six significant digits: cells are read by people too."""
 
     def cut(x: Any) -> Any:  # noqa: ANN401

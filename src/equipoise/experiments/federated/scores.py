@@ -1,6 +1,5 @@
 """The federated tables as numbers: cells on one side, what the paper prints on the other."""
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple
@@ -196,7 +195,7 @@ def as_json(found: Iterable[Entry], preset: Preset) -> list[dict[str, Any]]:
                     "metric": metric,
                     "mean": mean,
                     "std": std,
-                    "error": std / math.sqrt(max(1, len(entry.seeds) - 1)),
+                    "error": paper.standard_error(std, len(entry.seeds)),
                     "paper_mean": None if theirs is None else theirs.mean,
                     "paper_std": None if theirs is None else theirs.std,
                     "deviations": entry.deviations(metric),

@@ -10,7 +10,7 @@ from equipoise import metrics, preference
 from equipoise.experiments.paper import Preset
 from equipoise.experiments.report.numbers import short
 from equipoise.experiments.report.sources import Sources
-from equipoise.experiments.results import Cell, cell_name
+from equipoise.experiments.results import Cell
 from equipoise.experiments.synthetic import settings as synthetic
 from equipoise.identity import digest
 from equipoise.problems import KnownFront, problems
@@ -72,20 +72,11 @@ def _of_the_user(sources: Sources) -> list[synthetic.TableCell]:
 
     Of several with one name, as after an edit of its code, the one that was made last.
     """
-    rows = [
-        row for preset in get_args(Preset) for row in (*synthetic.settings(preset), *synthetic.both_step_sizes(preset))
-    ]
-    rows += synthetic.excess_settings()
-    known = {
-        cell_name(synthetic.cell_spec(preset, problem, row, seed))
-        for preset in get_args(Preset)
-        for problem in synthetic.PROBLEMS
-        for row in rows
-        for seed in synthetic.SEEDS
-    }
+    rows = (*synthetic.settings("published"), *synthetic.both_step_sizes("published"), *synthetic.excess_settings())
+    known = {row.method for row in rows}  # a method of one's own cannot have their names
     runs: dict[str, dict[int, Cell]] = {}
     for cell in sources.cells.cells:
-        if cell.spec.get("experiment") == "synthetic" and cell.name not in known:
+        if cell.spec.get("experiment") == "synthetic" and cell.names.get("method", "?") not in known:
             same = {key: of for key, of in cell.spec.items() if key != "seed"}
             runs.setdefault(digest(same), {})[cell.spec["seed"]] = cell
     whole = [[of[seed] for seed in synthetic.SEEDS] for of in runs.values() if set(synthetic.SEEDS) <= of.keys()]

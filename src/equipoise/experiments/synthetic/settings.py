@@ -238,7 +238,7 @@ class TableCell(NamedTuple):
     @property
     def error(self) -> float:
         """The standard error of the mean."""
-        return self.std / math.sqrt(max(1, len(self.seeds) - 1))
+        return paper.standard_error(self.std, len(self.seeds))
 
     @property
     def paper(self) -> paper.Score | None:

@@ -33,8 +33,8 @@ def provide(request: Request, problems: Sequence[str], rows: Sequence[Setting]) 
     store, preset, seeds = request.store, request.settings, request.seeds or settings.SEEDS
     tasks = settings.missing(store, preset, problems, rows, seeds)
     asked = [settings.cell_spec(preset, name, row, seed) for name in problems for row in rows for seed in seeds]
-    lacking = sum(len(task.rows) * len(task.seeds) for task in tasks)
-    jobs.fill(request, tasks, settings.run_task, lambda task: task.seconds, asked, lacking)
+    lacking = [settings.cell_spec(preset, t.problem, row, seed) for t in tasks for row in t.rows for seed in t.seeds]
+    jobs.fill(request, tasks, settings.run_task, asked, lacking)
     return settings.table(store, preset, problems, rows, seeds)
 
 
