@@ -1,6 +1,6 @@
 """Tables that can be read on a telephone: those of prose are stacked there, those of numbers keep their first column.
 
-The style sheet does the rest (`stylesheets/tables.css`). It needs to know which kind a table is, and what stands above each cell.
+The style sheet `stylesheets/tables.css` does the rest. It needs the kind of a table, and the heading of every cell.
 """
 
 import html
