@@ -26,9 +26,9 @@ def hook() -> ModuleType:
     return load("root_pages")
 
 
-def table(head: list[str], *rows: list[str]) -> str:
+def table(head: list[str], *rows: list[str], style: str = "") -> str:
     lines = ["".join(f"<th>{cell}</th>" for cell in head)] + [
-        "".join(f"<td>{cell}</td>" for cell in row) for row in rows
+        "".join(f"<td{style}>{cell}</td>" for cell in row) for row in rows
     ]
     return "<table>" + "".join(f"<tr>{line}</tr>" for line in lines) + "</table>"
 
@@ -46,14 +46,20 @@ def test_a_table_of_sentences_has_the_heading_of_every_cell():
 
 
 @pytest.mark.parametrize(
-    ("head", "row", "kind"),
+    ("head", "row", "style", "kind"),
     [
-        (["method", "loss", "paper"], ["LS", "1.242±0.024 (+0.001) ✓ ✓", "1.260±0.031"], ' data-kind="numbers"'),
-        (["key", "meaning"], ["loss", "what decides the weight of its objective"], ""),
+        (["method", "loss", "paper"], ["LS", "1.242±0.024 ✓", "1.260±0.031"], "", ' data-kind="numbers"'),
+        (
+            ["w", "f", "g"],
+            ["0.3", "0.272, 0.270 (0.9 %)", "0.1"],
+            ' style="text-align: right;"',
+            ' data-kind="numbers"',
+        ),
+        (["key", "meaning"], ["loss", "what decides the weight of its objective"], "", ""),
     ],
 )
-def test_other_tables_keep_their_cells(head, row, kind):
-    written = table(head, row)
+def test_other_tables_keep_their_cells(head, row, style, kind):
+    written = table(head, row, style=style)
     assert load("tables").on_page_content(written) == written.replace("<table>", f"<table{kind}>")
 
 

@@ -25,7 +25,7 @@ def on_page_content(page_html: str, **_: Any) -> str:
 def marked(table: str) -> str:
     """The table with its kind; one of prose also with the heading of every cell."""
     head, *body = [_CELL.findall(row) for row in _ROW.findall(table)]
-    if not has_sentences([[_shown(text) for _, _, text in row] for row in body]):
+    if not has_sentences(body):
         return table.replace("<table>", '<table data-kind="numbers">', 1)
     if len(head) <= _NARROW:
         return table
@@ -39,17 +39,11 @@ def marked(table: str) -> str:
     return _CELL.sub(labelled, table).replace("<table>", '<table data-kind="prose">', 1)
 
 
-def has_sentences(rows: list[list[str]]) -> bool:
-    """Whether a column besides the first has, on average, long cells that consist of letters for the most part."""
+def has_sentences(rows: list[list[tuple[str, str, str]]]) -> bool:
+    """Whether a column besides the first has long cells on average. Columns set to the right have numbers."""
     columns = list(zip(*rows, strict=False))[1:]
-    return any(
-        sum(map(len, column)) > _LONG * len(column) and 2 * sum(map(_letters, column)) > sum(map(len, column))
-        for column in columns
-    )
-
-
-def _letters(text: str) -> int:
-    return sum(letter.isalpha() for letter in text)
+    lengths = [[len(_shown(text)) for _, style, text in column if "right" not in style] for column in columns]
+    return any(sum(column) > _LONG * len(column) for column in lengths)
 
 
 def _shown(cell: str) -> str:
