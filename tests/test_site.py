@@ -132,3 +132,33 @@ def test_the_algorithms_are_where_the_theory_says():
     for owner, name in methods:
         assert re.search(rf"^class {owner}\b", code, re.MULTILINE), owner
         assert re.search(rf"^    def {name}\(", code, re.MULTILINE), f"{owner}.{name}"
+
+
+def test_words_of_prose_are_counted():
+    """Not those of tables, code, formulas, comments and where links lead; a formula in a line is one."""
+    spec = importlib.util.spec_from_file_location("count_words", ROOT / "tools" / "count_words.py")
+    assert spec is not None
+    assert spec.loader is not None
+    counter = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(counter)
+    page = """# One two
+
+Three [four five](six/seven.md#eight) – $a + b$ `nine`.
+
+| no | no |
+|---|---|
+
+    no code
+
+```python
+no = 0
+```
+
+$$
+no
+$$
+
+- ten
+  eleven <!-- no -->
+"""
+    assert counter.prose_words(page) == 9
