@@ -9,6 +9,7 @@ eight copies of the model. How many the archive of the former default would hold
 too: the iterates of its run that no other one dominates.
 
     python examples/domains.py --out out/domains    # some five minutes a seed on one core; needs no data
+    python examples/domains.py --warm 700 --rate 2e-4 --steps 200    # fine-tuning: the losses hardly fall any more
     python examples/domains.py --quick              # some seconds
 """
 
@@ -177,11 +178,11 @@ def warmed(texts: list[Text], seed: int, steps: int) -> Reader:
     return model
 
 
-def train(name: str, start: Reader, texts: list[Text], seed: int, steps: int) -> Run:
+def train(name: str, start: Reader, texts: list[Text], seed: int, steps: int, rate: float = STEP_SIZE) -> Run:
     """Go on from a start with one method; batches depend on the seed alone."""
     model = copy.deepcopy(start)
     torch.manual_seed(seed)
-    optimizer = torch.optim.Adam(model.parameters(), lr=STEP_SIZE)
+    optimizer = torch.optim.Adam(model.parameters(), lr=rate)
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda t: 1 - t / steps)
     mol = eq.MultiObjective(model, optimizer, dict.fromkeys(DOMAINS, 1 / M), method=METHODS[name][0])
     # A domain stands for all of its windows.
@@ -218,7 +219,7 @@ def archive(seen: Tensor, capacity: int | None) -> list[int]:
     return copies
 
 
-def run(seeds: list[int], warm: int, steps: int) -> dict[str, Any]:
+def run(seeds: list[int], warm: int, steps: int, rate: float = STEP_SIZE) -> dict[str, Any]:
     """All that is found: nats per byte (seeds, m) by method, and the copies over the steps of the archive's runs."""
     texts = [read(domain) for domain in DOMAINS]
     rows = [*METHODS, LAST]
@@ -227,7 +228,7 @@ def run(seeds: list[int], warm: int, steps: int) -> dict[str, Any]:
     for seed in seeds:
         start = warmed(texts, seed, warm)
         for name in METHODS:
-            found = train(name, start, texts, seed, steps)
+            found = train(name, start, texts, seed, steps, rate)
             for part, values in found.solution.items():
                 methods[name][part].append(values)
             if name == "equipoise":
@@ -300,13 +301,16 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--json", type=Path, help="write the table to this file")
     parser.add_argument("--seeds", default="0", help="of start and batches")
     parser.add_argument("--steps", type=int, help=f"of each method after the warm-up; by default {STEPS}, quick 20")
+    parser.add_argument("--warm", type=int, help=f"steps of the start; by default {WARM}, quick 10")
+    parser.add_argument("--rate", type=float, default=STEP_SIZE, help="of the methods, after the start")
     parser.add_argument("--quick", action="store_true", help="a warm-up of ten steps, and twenty")
     args = parser.parse_args(arguments)
     torch.set_num_threads(1)
     found = run(
         [int(seed) for seed in args.seeds.split(",")],
-        10 if args.quick else WARM,
+        args.warm or (10 if args.quick else WARM),
         args.steps or (20 if args.quick else STEPS),
+        args.rate,
     )
     show(found)
     if args.json is not None:

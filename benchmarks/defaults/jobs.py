@@ -13,13 +13,12 @@ import torch
 from benchmarks.defaults import federated, networks, synthetic
 from benchmarks.defaults.columns import columns
 from benchmarks.defaults.results import Record
+from benchmarks.defaults.summary import RECORDED
 
 from equipoise.problems import problems
 
 PARTS = ("synthetic", "networks", "federated")
 HALVES = ("chosen", "held-out")
-RECORDED = "cells"
-"""The half of rows that are read from cells, which every order includes."""
 
 
 class Job(NamedTuple):

@@ -13,6 +13,8 @@ from benchmarks.defaults.results import Record
 
 CLOSE = 0.02
 """A column is near the best if its mean value is at most this share above the best one's."""
+RECORDED = "cells"
+"""The half of rows that are read from cells, which every order includes."""
 AHEAD = 0.01
 """The weighted sum is better if every objective is lower by more than this share."""
 
@@ -184,14 +186,17 @@ def load(file: Path) -> list[Row]:
 
 
 def merged(published: Sequence[Row], fresh: Sequence[Row], columns: Sequence[str]) -> list[Row]:
-    """The published rows with some columns as they were found now; rows that were not run stay as they are."""
+    """The published rows with some columns as they were found now; rows that were not run stay as they are.
+
+    Rows that are read from cells are whole, so that all their columns have the same seeds.
+    """
     new = {(row.half, row.name): row for row in fresh}
     return [_merged(row, new.get((row.half, row.name)), columns) for row in published]
 
 
 def _merged(row: Row, new: Row | None, columns: Sequence[str]) -> Row:
-    if new is None:
-        return row
+    if new is None or new.half == RECORDED:
+        return new or row
     scores = {**row.scores, **{column: new.scores[column] for column in columns if column in new.scores}}
     scores = {column: score for column, score in scores.items() if column not in TUNED}
     if row.part != "synthetic":  # no exact value is known
