@@ -121,7 +121,13 @@ class Mesh:
 
 
 class NodeState(NamedTuple):
-    """Where the dual player stands at every node."""
+    """Where the dual player stands at every node.
+
+    Examples:
+        >>> state = eq.pareto.NodeDuals(eq.SelfTuned(), nodes=2).init(torch.ones(4))
+        >>> state.dual.tolist(), tuple(state.inner.dual.shape)
+        ([0.25, 0.25, 0.25, 0.25], (2, 2))
+    """
 
     dual: Tensor
     """λ of all nodes, one after the other, over K, so that the sum is 1, (K·m,)."""

@@ -45,7 +45,13 @@ class PreferenceNetwork(nn.Module):
 
 
 class SetSolution(NamedTuple):
-    """A network that has learned the Pareto set."""
+    """A network that has learned the Pareto set.
+
+    Examples:
+        >>> found = eq.pareto.solve_set(eq.problems.ZDT1(d=4), steps=50)
+        >>> tuple(found.model(found.front.preferences.float()).shape), tuple(found.front.losses.shape)
+        ((91, 4), (91, 2))
+    """
 
     model: PreferenceNetwork
     """With the answer in it: from preferences (n, m) to points (n, d)."""
@@ -60,8 +66,8 @@ def solve_set(
     nodes: int | None = None,
     margin: float | None = None,
     steps: int = 2000,
-    rows: int = 64,
-    learning_rate: float = 3e-3,
+    rows: int | None = None,
+    learning_rate: float = 1e-3,
     noise: float = 0.0,
     seed: int = 0,
 ) -> SetSolution:
@@ -73,7 +79,7 @@ def solve_set(
         nodes: See `ParetoSet`.
         margin: See `ParetoSet`.
         steps: Of the optimizer.
-        rows: Preferences drawn in each step.
+        rows: Preferences drawn in each step; by default four for each node.
         learning_rate: At the start.
         noise: σ of measured losses f_i (1 + σ ξ), ξ standard normal: values and gradients are wrong by the same factor.
         seed: Of start, draws and noise.
@@ -99,7 +105,7 @@ def solve_set(
     pareto = ParetoSet(model, optimizer, problem.m, method=method, nodes=nodes, margin=margin, seed=seed)
     generator = torch.Generator().manual_seed(seed)
     for _ in range(steps):
-        losses = problem.losses(model(pareto.draw(rows)))
+        losses = problem.losses(model(pareto.draw(rows or 4 * pareto.mesh.size)))
         if noise > 0:
             losses = losses * (1 + noise * torch.randn(losses.shape, generator=generator))
         pareto(losses).backward()
