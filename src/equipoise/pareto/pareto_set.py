@@ -93,20 +93,20 @@ class ParetoSet:
         objectives: Their number m, or their names.
         method: A weighting with its conversion, or a name of `methods()`. λ must be known before the losses of a step,
             as with `SelfTuned()` and `OMD()`. By default `(SelfTuned(), Average(power=8))`.
-        nodes: The most nodes of the mesh. By default 32 for two objectives and 66 for more. A step should draw about
-            as many preferences, over all ranks.
+        nodes: The most nodes of the mesh. By default 32 for two objectives and 66 for more. A step should draw at
+            least as many preferences, over all ranks.
         margin: The smallest entry of a preference that is drawn, by default 0.02/m.
         draw: Where preferences come from: a function of their number n and a `torch.Generator` that gives (n, m), such
             as one that draws the trade-offs of your users more often. It is shrunk to the margin. By default uniform,
             spread evenly in every draw.
         seed: Of the draws.
-        parameters: As in `MultiObjective`, as are all that follow.
-        check: See there.
-        on_nonfinite: See there.
-        process_group: See there.
-        units: Positive numbers, what each loss is measured in; None: the losses as they are.
-        ideal: z, the best that each loss can be.
-        store: See there.
+        parameters: As in `MultiObjective`.
+        check: As in `MultiObjective`.
+        on_nonfinite: As in `MultiObjective`.
+        process_group: As in `MultiObjective`.
+        units: What each loss is measured in: positive numbers, in order or by name; None: the losses as they are.
+        ideal: z, the best that each loss can be, in its own unit: one number, or one each, in order or by name.
+        store: As in `MultiObjective`.
 
     Examples:
         >>> _ = torch.manual_seed(0)
@@ -196,7 +196,7 @@ class ParetoSet:
             w, (n, m), on the device of the model, in the dtype of its parameters, at least float32.
         """
         require(isinstance(n, int) and n >= 1, "n must be a whole number of at least 1", n)
-        rank = dist.get_rank(self._group) if dist.is_available() and dist.is_initialized() else 0
+        rank = dist.get_rank(self._group) if _has_ranks() else 0
         key = (self._seed, rank, self.drawn)
         self._waiting = self._place(draw_preferences(n, self.mesh.m, self.margin, self._distribution, key))
         self.drawn += 1
@@ -228,7 +228,8 @@ class ParetoSet:
             n = _read_counts(counts, f)
             if n is not None:
                 f = torch.where(n > 0, f, 0.0)
-            if run.checks and not run.course.skips:
+            # Of several ranks one that raises alone would leave the others waiting: the run raises on all of them.
+            if run.checks and not run.course.skips and not _has_ranks():
                 self._check_finite(f.detach(), w)
             above = self._units.normalise(f, self._scale._replace(unit=self._scale.unit.to(f)))
             means, mass = node_means(shares, w * above, n)
@@ -479,6 +480,10 @@ class ParetoSet:
         where = preferences.validate(given, m).detach().to("cpu", torch.float64)
         require(where.ndim == 2, "preferences must have shape (n, m)", tuple(where.shape))
         return where
+
+
+def _has_ranks() -> bool:
+    return dist.is_available() and dist.is_initialized()
 
 
 def _read_objectives(objectives: int | Sequence[str]) -> tuple[int, tuple[str, ...] | None]:
