@@ -209,7 +209,7 @@ class NodeDuals(Weighting[NodeState]):
         return NodeState(found.flatten() / self.nodes, inner)
 
     def _by_node(self, values: Tensor) -> Tensor:
-        return values.unflatten(-1, (self.nodes, -1))
+        return values.reshape(*values.shape[:-1], self.nodes, -1)
 
 
 def node_means(shares: Tensor, gains: Tensor, counts: Tensor | None = None) -> tuple[Tensor, Tensor]:

@@ -150,7 +150,7 @@ class ParetoSet:
         self.mesh = Mesh.of(m, nodes, self.margin)
         rule = "draw must be a function of n and a torch.Generator, or None"
         require(draw is None or callable(draw), rule, lambda: f"{draw!r:.80}")
-        require(isinstance(seed, int) and seed >= 0, "seed must be a whole number of at least 0", seed)
+        require(_is_count(seed), "seed must be a whole number of at least 0", seed)
         rule = "units must be None or numbers: at the start losses differ between preferences"
         require(not isinstance(units, str), rule, lambda: repr(units))
         self._units = check_units(units, ideal, m, self.names)
@@ -195,7 +195,7 @@ class ParetoSet:
         Returns:
             w, (n, m), on the device of the model, in the dtype of its parameters, at least float32.
         """
-        require(isinstance(n, int) and n >= 1, "n must be a whole number of at least 1", n)
+        require(_is_count(n) and n >= 1, "n must be a whole number of at least 1", n)
         rank = dist.get_rank(self._group) if _has_ranks() else 0
         key = (self._seed, rank, self.drawn)
         self._waiting = self._place(draw_preferences(n, self.mesh.m, self.margin, self._distribution, key))
@@ -300,13 +300,8 @@ class ParetoSet:
         """
         where = self._rays(91 if preferences is None else preferences)
         run = self._mol._run
-        was_training = self.model.training
-        self.model.eval()
-        try:
-            with self.solution_weights(), torch.no_grad():
-                found: object = losses_of(where.to(run.device, run.wish.w.dtype))
-        finally:
-            self.model.train(was_training)
+        with self.solution_weights(), _evaluating(self.model), torch.no_grad():
+            found: object = losses_of(where.to(run.device, run.wish.w.dtype))
         rule = f"losses_of must give a tensor of shape {tuple(where.shape)}"
         require(isinstance(found, Tensor), rule, lambda: type(found))
         assert isinstance(found, Tensor)  # noqa: S101
@@ -333,7 +328,7 @@ class ParetoSet:
         """λ_k of every node, on the host, (K, m)."""
         found = self._mol.duals
         assert found is not None  # noqa: S101
-        return found.unflatten(0, (self.mesh.size, -1)) * self.mesh.size
+        return found.reshape(self.mesh.size, -1) * self.mesh.size
 
     @property
     def model(self) -> nn.Module:
@@ -403,7 +398,7 @@ class ParetoSet:
             raise StateMismatchError(f"checkpoint must have the entries {sorted(expected)}; found {sorted(state)}")
         check_configuration(state["configuration"], self._configuration())
         drawn = state["drawn"]
-        if not isinstance(drawn, int) or isinstance(drawn, bool) or drawn < 0:
+        if not _is_count(drawn):
             raise StateMismatchError(f"checkpoint must have drawn, a number of at least 0; found {drawn!r:.80}")
         self._mol.load_state_dict(state["nodes"])
         self.drawn, self._waiting = drawn, None
@@ -480,6 +475,22 @@ class ParetoSet:
         where = preferences.validate(given, m).detach().to("cpu", torch.float64)
         require(where.ndim == 2, "preferences must have shape (n, m)", tuple(where.shape))
         return where
+
+
+@contextmanager
+def _evaluating(model: nn.Module) -> Iterator[None]:
+    """Every module in evaluation mode; afterwards each in the mode that it had."""
+    modes = [(module, module.training) for module in model.modules()]
+    model.eval()
+    try:
+        yield
+    finally:
+        for module, training in modes:
+            module.training = training
+
+
+def _is_count(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
 
 
 def _has_ranks() -> bool:
