@@ -1,0 +1,20 @@
+"""One model for every trade-off: Pareto set learning with a dual state that is a function of the preference."""
+
+from equipoise.pareto.draws import spread_uniform
+from equipoise.pareto.duals import Mesh, NodeDuals, NodeState, node_means
+from equipoise.pareto.front import Front
+from equipoise.pareto.pareto_set import ParetoSet
+from equipoise.pareto.preference_network import PreferenceNetwork, SetSolution, solve_set
+
+__all__ = [
+    "Front",
+    "Mesh",
+    "NodeDuals",
+    "NodeState",
+    "ParetoSet",
+    "PreferenceNetwork",
+    "SetSolution",
+    "node_means",
+    "solve_set",
+    "spread_uniform",
+]
