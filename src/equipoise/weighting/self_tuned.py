@@ -346,9 +346,9 @@ class SelfTuned(Weighting[SelfTunedState]):
         slower, freer = (state.brake * BRAKE).clamp_min(SLOWEST), (state.brake * RELEASE).clamp_max(1.0)
         return mean.masked_fill(brakes, 0.0), torch.where(brakes, slower, freer)
 
-    def _brake_single(self, now: _Single, change: Array) -> None:
+    def _brake_single(self, now: _Single, change: Array, *, corner: bool) -> None:
         mean = 0.0
-        if now.steps > 3 and now.used.item(now.used.argmax()) >= CORNER:
+        if corner:
             both = float(change.dot(change)) + float(now.change.dot(now.change))
             turn = 2 * float(change.dot(now.change)) / max(both, TINY)
             mean = now.alternation + (turn - now.alternation) / WATCH
@@ -381,7 +381,9 @@ class SelfTuned(Weighting[SelfTunedState]):
         var, cov = off[4:].dot(off[4]).tolist()
         off *= np.array((slow, fast, quick, tenth, recent, recent)).reshape(6, 1)
         seen -= off
-        self._brake_single(now, change)
+        corner = t > 3 and now.used.item(now.used.argmax()) >= CORNER
+        if corner or now.alternation or now.brake < 1:  # else the brake stays released, as in most steps
+            self._brake_single(now, change, corner=corner)
         now.deviation, now.level, now.averages, now.change = d, level, seen, change
         now.noise = energy - (energy - now.noise) * memory
         now.var, now.cov = var + now.var * memory, cov + now.cov * memory
