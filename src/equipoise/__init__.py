@@ -27,6 +27,7 @@ from equipoise.train import (
     GroupBalancedSampler,
     MultiObjective,
     group_losses,
+    sweep,
     token_losses,
 )
 from equipoise.transform import PropFair
@@ -137,6 +138,7 @@ __all__ = [
     "solve",
     "solve_many",
     "state",
+    "sweep",
     "theory",
     "token_losses",
     "train",

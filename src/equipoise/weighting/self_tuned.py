@@ -33,6 +33,8 @@ FALLEN, YOUNG = 0.9, 10.0
 """The share of its start that every gain has fallen to, and the least youth in steps."""
 RISE, REST = 0.05, 0.005
 """A relative rise of a gain that is a conflict, and a fall below which it is at rest."""
+RESTART = 50.0
+"""The latest step on the clock after a change of the preference: running means are then over about a dozen steps."""
 HUGE = 1e30
 """A ratio to a gain that began at or below 0 must stay finite."""
 TINY = float(np.finfo(np.float64).tiny)
@@ -250,6 +252,15 @@ class SelfTuned(Weighting[SelfTunedState]):
             size = self._measured_single(now, gain, present)
             self._moved_single(now, size, present, odds)
         return now.write()
+
+    def restarted(self, state: SelfTunedState) -> SelfTunedState:
+        """The same with an early clock, and without a floor unless the run is early: λ and what was measured go on.
+
+        With a late clock the integral part and the running means would take a multiple of the steps already taken to
+        follow another preference.
+        """
+        late = state.steps > RESTART
+        return state._replace(steps=state.steps.clamp_max(RESTART), youth=state.youth.masked_fill(late, 0.0))
 
     def foreseen(self, state: SelfTunedState, preference: Tensor) -> Tensor:
         """λ⁽ᵗ⁾ ∘ w."""
