@@ -76,7 +76,7 @@ def render(run: str) -> tuple[bytes, str]:
 class _Handler(BaseHTTPRequestHandler):
     server: Server
     timeout = PATIENCE
-    protocol_version = "HTTP/1.1"
+    protocol_version = "HTTP/1.0"  # a connection ends with its answer
 
     def do_GET(self) -> None:
         """The page, or the status."""
@@ -147,10 +147,8 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def _refuse(self) -> None:
-        self.close_connection = True
         self.send_response_only(HTTPStatus.FORBIDDEN)
         self.send_header("Content-Length", "0")
-        self.send_header("Connection", "close")
         self.end_headers()
 
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:  # noqa: ARG002
