@@ -318,6 +318,15 @@ def show_sweep(row: Sweep) -> None:
     print(f"{row.task:<14}seed {row.seed}  {row.cost:.2f} times{cells}  {verdict(row.claims)}", flush=True)
 
 
+def as_line(row: Sweep) -> str:
+    """A row of the table in docs/tutorial/5-no-trade-off-yet.md."""
+    cells = [f"{row.task}, seed {row.seed}"]
+    for part in ("train", "test"):
+        found = row.excess(part)
+        cells.append(f"{100 * statistics.median(found):+.1f} %, {100 * max(found):+.1f} %" if found else "")
+    return f"| {' | '.join(cells)} | {'yes' if row.claims['accuracy'] else '**no**'} |"
+
+
 def show_change(row: Change) -> None:
     numbers = "".join(f"{100 * x:>9.2f} %" for x in (row.changed, row.fresh, row.short, row.excess))
     name = f"{row.task:<14}seed {row.seed}  w₁ {row.before:.2f} → {row.after:.2f}"
