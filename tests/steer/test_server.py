@@ -22,7 +22,7 @@ JSON_HEADERS = {"Content_Type": "application/json"}
 
 def ask(server: Server, method: str, path: str, body: str | None = None, **headers: str) -> tuple[HTTPResponse, bytes]:
     """A request; underscores in the names of headers are hyphens."""
-    connection = HTTPConnection(*server.server_address, timeout=10)
+    connection = HTTPConnection("127.0.0.1", server.server_address[1], timeout=10)
     named = {name.replace("_", "-"): value for name, value in headers.items()}
     connection.request(method, path, body, named)
     response = connection.getresponse()
@@ -86,7 +86,7 @@ def test_a_page_of_another_site_whose_name_points_here_gets_nothing(host, server
 def test_without_a_host_or_with_two_there_is_nothing(server):
     port = server.server_address[1]
     for hosts in ("", f"Host: 127.0.0.1:{port}\r\nHost: evil.example\r\n"):
-        with socket.create_connection(server.server_address, 10) as line:
+        with socket.create_connection(("127.0.0.1", port), 10) as line:
             line.sendall(f"GET /{server.token}/ HTTP/1.1\r\n{hosts}\r\n".encode())
             assert line.recv(1 << 16).startswith(b"HTTP/1.0 403 Forbidden\r\nContent-Length: 0\r\n")
 
@@ -154,9 +154,8 @@ def test_only_loopback_is_bound(server):
         rows = [line.split() for line in Path(table).read_text().splitlines()[1:]] if Path(table).exists() else []
         listening += [row[1] for row in rows if row[3] == "0A" and row[1].endswith(f":{port:04X}")]
     assert listening == [f"0100007F:{port:04X}"]
-    others = {entry[4][0] for entry in socket.getaddrinfo(socket.gethostname(), port, socket.AF_INET)} - {"127.0.0.1"}
-    for other in others:
-        with pytest.raises(OSError, match=r"refused|timed out"):
+    for other in ("127.0.0.2", "::1"):
+        with pytest.raises(OSError, match=r"refused|Cannot assign|unreachable|not supported"):
             socket.create_connection((other, port), 2).close()
 
 

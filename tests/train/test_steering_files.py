@@ -111,6 +111,23 @@ def test_how_it_ends_is_told(tmp_path):
     assert (tmp_path / "status.json").stat().st_mtime_ns == written
 
 
+@pytest.mark.parametrize("every", [1e-9, 60.0])
+def test_a_loss_that_is_not_finite_is_raised_as_without_steering(every, tmp_path):
+    """On an accelerator it is found after its step, here in the look or at the end of the block."""
+    loop = Loop(check="deferred")
+
+    def broken() -> None:
+        with steered(loop.mol, tmp_path, every=every):
+            loop.train(3)
+            loop.mol(eq.problems.VLMOP2(d=2).losses(loop.x) * float("nan")).backward()
+            loop.optimizer.step()
+
+    with pytest.raises(eq.NonFiniteLossError, match="step 4"):
+        broken()
+    assert read_status(tmp_path)["state"] == "failed"
+    assert read_status(tmp_path)["step"] == 3
+
+
 def test_it_looks_no_more_often_than_asked(tmp_path):
     loop = Loop()
     with steered(loop.mol, tmp_path, every=60.0):
@@ -238,7 +255,8 @@ def test_a_status_of_another_kind_is_refused(tmp_path):
     with steered(loop.mol, tmp_path, every=1e-9):
         loop.train(3)
     good = read_json(tmp_path / "status.json")
-    for change in ({"names": []}, {"names": [1, 2]}, {"preference": [1.0]}, {"step": "3"}, {"points": [1]}, {"why": 7}):
+    changes: list[dict[str, Any]] = [{"names": []}, {"names": [1, 2]}, {"preference": [1.0]}, {"step": "3"}]
+    for change in [*changes, {"points": [1]}, {"why": 7}, {"history": {}}]:
         write_json(tmp_path / "status.json", {**good, **change})
         with pytest.raises(DamagedFileError, match="must be the status of a training"):
             read_status(tmp_path)

@@ -185,8 +185,9 @@ def test_misuse(tmp_path):
         loop.sweep([[0.5, 0.5], [0.5, 0.5]])
     for name in ("first", "then"):
         for value in (0, 1.5, True):
+            wrong: dict[str, Any] = {name: value}
             with pytest.raises(ValueError, match=f"{name} must be a whole number of at least 1; found {value}"):
-                loop.sweep(**{name: value})
+                loop.sweep(**wrong)
     with pytest.raises(ValueError, match="train must be a function"):
         eq.sweep(loop.mol, W, 7, first=1, then=1)  # type: ignore[arg-type]
     limited = Loop(limits=[3.0])

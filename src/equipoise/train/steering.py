@@ -82,6 +82,7 @@ def steered(mol: MultiObjective, folder: str | os.PathLike[str], *, every: float
     try:
         helm.tell("running")
         yield
+        run.settle()
     except BaseException as error:
         helm.tell("failed", type(error).__name__)
         raise
@@ -106,6 +107,7 @@ class _Helm:
         """After a step: hear what is wished, then tell."""
         if time.monotonic() < self.due:
             return
+        self.mol._run.settle()  # what is wrong with a step is the caller's to hear, and no matter of files
         self.hear()
         self.tell("running")
         self.due = time.monotonic() + self.every
