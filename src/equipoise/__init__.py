@@ -29,6 +29,7 @@ from equipoise.train import (
     GroupBalancedSampler,
     MultiObjective,
     group_losses,
+    sweep,
     token_losses,
 )
 from equipoise.transform import PropFair
@@ -141,6 +142,7 @@ __all__ = [
     "solve",
     "solve_many",
     "state",
+    "sweep",
     "theory",
     "token_losses",
     "train",

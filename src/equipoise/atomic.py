@@ -22,7 +22,18 @@ from equipoise.errors import DamagedFileError
 if sys.platform != "win32":
     import fcntl
 
-__all__ = ["check_zip", "parse_json", "read_json", "release_lock", "replacing", "sealed_zip", "take_lock", "write_json"]
+__all__ = [
+    "check_json",
+    "check_zip",
+    "parse_json",
+    "read_json",
+    "read_plain",
+    "release_lock",
+    "replacing",
+    "sealed_zip",
+    "take_lock",
+    "write_json",
+]
 
 LARGEST_JSON = 1 << 26
 """Bytes. No JSON file of this library comes near."""
@@ -222,7 +233,41 @@ def read_json(path: str | os.PathLike[str]) -> dict[str, Any]:
         FileNotFoundError: There is none.
     """
     with Path(path).open("rb") as file:
-        data = file.read(LARGEST_JSON + 1)
+        return check_json(file.read(LARGEST_JSON + 1), path)
+
+
+def read_plain(path: str | os.PathLike[str], most: int) -> bytes:
+    """The bytes of a file that a stranger may have put there: not a link, nothing that blocks, not too long.
+
+    Args:
+        path: The file.
+        most: Bytes that it may have.
+
+    Raises:
+        DamagedFileError: It is another kind of file, or longer.
+        FileNotFoundError: There is none.
+    """
+    try:
+        handle = os.open(path, os.O_RDONLY | _NO_FOLLOW | _BINARY)
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise DamagedFileError(f"{os.fspath(path)} must be a plain file; found one that cannot be opened") from error
+    found = os.fstat(handle)
+    if not stat.S_ISREG(found.st_mode) or found.st_size > most:
+        os.close(handle)
+        kind = f"{found.st_size} bytes" if stat.S_ISREG(found.st_mode) else "another kind of file"
+        raise DamagedFileError(f"{os.fspath(path)} must be a plain file of at most {most} bytes; found {kind}")
+    with os.fdopen(handle, "rb") as file:
+        return file.read(most)
+
+
+def check_json(data: bytes, path: str | os.PathLike[str]) -> dict[str, Any]:
+    """The content of a file of `write_json` from its bytes; the path is for the message.
+
+    Raises:
+        DamagedFileError: They are not what was written.
+    """
     try:
         content = parse_json(data)
         if not isinstance(content, dict):

@@ -162,3 +162,39 @@ def test_misuse():
     run.mol.close()
     with pytest.raises(ValueError, match="mol must be open"):
         run.mol.set_preference(W)
+
+
+def moved(restarted: Any, monkeypatch: pytest.MonkeyPatch) -> float:
+    """The imbalance 200 steps after a change in step 1,000: VLMOP2, 10 % noise."""
+    monkeypatch.setattr(eq.SelfTuned, "restarted", restarted)
+    problem, draw = eq.problems.VLMOP2(), torch.Generator().manual_seed(0)
+    x = torch.nn.Parameter(problem.initial(1, seed=0)[0].float())
+    optimizer = torch.optim.SGD([x], lr=0.02)
+    mol = eq.MultiObjective(torch.nn.ParameterDict({"x": x}), optimizer, [0.2, 0.8])
+    for step in range(1200):
+        if step == 1000:
+            mol.set_preference([0.7, 0.3])
+        mol(problem.losses(x) * (1 + 0.1 * torch.randn(2, generator=draw))).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    return float(eq.metrics.imbalance(problem.losses(mol.solution()["x"]), mol.preference))
+
+
+def test_the_default_follows_within_a_fifth_of_the_steps(monkeypatch):
+    assert moved(eq.SelfTuned.restarted, monkeypatch) < 0.06
+    assert moved(lambda _, state: state, monkeypatch) > 0.2  # with the clock of the old preference
+
+
+@pytest.mark.parametrize(("steps", "clock"), [(0, 0), (30, 30), (400, 50)])
+def test_the_clock_goes_back_and_all_else_goes_on(steps, clock):
+    weighting, w = eq.SelfTuned(), torch.tensor([0.3, 0.7], dtype=torch.float64)
+    state = weighting.init(w)
+    for t in range(steps):
+        _, state = weighting.update(torch.tensor([1.0 + t % 3, 2.0], dtype=torch.float64), state, w)
+    new = weighting.restarted(state)
+    assert new.steps.item() == clock
+    assert new.youth.item() == (0.0 if steps > 50 else state.youth.item())
+    for name in set(state._fields) - {"steps", "youth"}:
+        assert torch.equal(getattr(new, name), getattr(state, name)), name
+    linear = eq.Linear()
+    assert linear.restarted(linear.init(w)) == linear.init(w)

@@ -1,4 +1,4 @@
-"""The command line: `equipoise methods`, `problems`, `solve`, `fl`, `reproduce`, `report`, `runs`, `data`."""
+"""The command line: `equipoise methods`, `problems`, `solve`, `fl`, `reproduce`, `report`, `steer`, `runs`, `data`."""
 
 import sys
 import warnings
@@ -15,7 +15,7 @@ except ImportError as missing:  # pragma: no cover
 import torch
 
 from equipoise import __version__
-from equipoise.cli import data, federated, report, reproduce, runs, solve
+from equipoise.cli import data, federated, report, reproduce, runs, solve, steer
 from equipoise.cli.shared import console
 from equipoise.errors import IdealPointWarning
 from equipoise.experiments.render import say
@@ -30,6 +30,7 @@ app.command("solve")(solve.solve_command)
 app.command("fl")(federated.federated_command)
 app.command("reproduce")(reproduce.reproduce)
 app.command("report")(report.report_command)
+app.command("steer")(steer.steer_command)
 app.add_typer(runs.app, name="runs")
 app.add_typer(data.app, name="data")
 

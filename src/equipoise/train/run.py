@@ -156,7 +156,7 @@ class Run:
         with self.exactly():
             params, self.statistics = self.params(), {}
             self.archive.forget(local(params) if self.params.sharded else params, w)
-            state, following = self.weights.state, self.weights.coefficients
+            state, following = self.weighting.restarted(self.weights.state), self.weights.coefficients
             self.prefer(w)
             self.weights.load(state, following)
         self.compared = ""

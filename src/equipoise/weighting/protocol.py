@@ -147,6 +147,10 @@ class Weighting(Generic[S]):
         """
         return None
 
+    def restarted(self, state: S) -> S:
+        """The state that a run goes on with when its preference changes: by default as it is."""
+        return state
+
     def rows(self, state: S) -> Tensor | None:
         """The rows (*B, m, d) that the coefficients multiply, if not this step's gradients."""
         return None

@@ -39,6 +39,8 @@ CORNER, ALTERNATES = 0.9, -0.6
 """A largest weight that leaves the others none, and the mean of the turns of Δd that tells of too long steps."""
 BRAKE, RELEASE, SLOWEST = 0.5, 1.002, 1e-3
 """What coefficients are multiplied by then, by how much they recover in a step, and the least factor."""
+RESTART = 50.0
+"""The latest step on the clock after a change of the preference: running means are then over about a dozen steps."""
 HUGE = 1e30
 """A ratio to a gain that began at or below 0 must stay finite."""
 TINY = float(np.finfo(np.float64).tiny)
@@ -281,6 +283,15 @@ class SelfTuned(Weighting[SelfTunedState]):
             size = self._measured_single(now, gain, present)
             self._moved_single(now, size, present, odds)
         return now.write()
+
+    def restarted(self, state: SelfTunedState) -> SelfTunedState:
+        """The same with an early clock, and without a floor unless the run is early: λ and what was measured go on.
+
+        With a late clock the integral part and the running means would take a multiple of the steps already taken to
+        follow another preference.
+        """
+        late = state.steps > RESTART
+        return state._replace(steps=state.steps.clamp_max(RESTART), youth=state.youth.masked_fill(late, 0.0))
 
     def foreseen(self, state: SelfTunedState, preference: Tensor) -> Tensor:
         """b⁽ᵗ⁾ λ⁽ᵗ⁾ ∘ w."""

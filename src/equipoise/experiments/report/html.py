@@ -7,25 +7,52 @@ from importlib.resources import files
 from string import Template
 from typing import Any
 
-__all__ = ["render"]
+__all__ = ["assemble", "read_part", "render"]
 
-SCRIPTS = ("elements.js", "plot.js", "explorer.js", "tables.js", "training.js", "main.js")
+SCRIPTS = (
+    "elements.js",
+    "plot.js",
+    "lines.js",
+    "rays.js",
+    "explorer.js",
+    "tables.js",
+    "training.js",
+    "theme.js",
+    "main.js",
+)
 """In the order in which they are joined: they share one scope."""
 
 
 def render(record: dict[str, Any]) -> str:
-    """One self-contained HTML file.
+    """One self-contained HTML file."""
+    script = "\n".join(read_part(name) for name in SCRIPTS)
+    page, _ = assemble(read_part("page.html"), read_part("page.css"), script, record)
+    return page
+
+
+def assemble(template: str, style: str, script: str, record: dict[str, Any], further: str = "") -> tuple[str, str]:
+    """A page with its style, script and numbers in it.
 
     Strings of a record reach the page as text only: the block of JSON cannot be left, whatever it holds, the
     script writes text nodes, and the policy in the head lets no other script run and nothing be loaded.
+
+    Args:
+        template: HTML with `$policy`, `$style`, `$script` and `$data`.
+        style: CSS.
+        script: JavaScript.
+        record: What the script reads.
+        further: What else the policy allows.
+
+    Returns:
+        The page, and its content security policy.
     """
-    style = _page("page.css")
-    script = "\n".join(['"use strict";', *(_page(name) for name in SCRIPTS)])
-    policy = f"default-src 'none'; style-src {_source(style)}; script-src {_source(script)}; img-src data:"
-    return Template(_page("page.html")).substitute(policy=policy, style=style, script=script, data=_as_json(record))
+    script = f'"use strict";\n{script}'
+    policy = f"default-src 'none'; style-src {_source(style)}; script-src {_source(script)}; img-src data:{further}"
+    return Template(template).substitute(policy=policy, style=style, script=script, data=_as_json(record)), policy
 
 
-def _page(name: str) -> str:
+def read_part(name: str) -> str:
+    """A file of the report's page."""
     return (files(__package__) / "page" / name).read_text(encoding="utf-8")
 
 

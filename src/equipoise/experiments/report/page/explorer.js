@@ -3,28 +3,6 @@
 const FIRST_SHOWN = ["LS", "TCH", "STCH", "OMDgd-TCH", "AdaOMDgd-TCH"];
 const HINT =
   "Drag the ray by the open circle at its end, or click the front; the ring is where the ray meets it. To zoom, drag a box or use Ctrl and the wheel; a double click goes back.";
-const [LEAST, MOST] = [0.01, 0.99]; // of a weight: a preference without an objective has no ray
-
-const normalised = (v) => v.map((x) => x / sum(v));
-/** `preference.through`: the preference whose solution a point is, w ∝ 1/f; at the end of a front, one close to it. */
-const through = (f) => normalised(normalised(f.map((x) => 1 / Math.max(x, 1e-9))).map((x) => clamp(x, LEAST, MOST)));
-const weighted = (w, f) => f.map((x, i) => w[i] * x);
-const length = (v) => Math.hypot(...v);
-
-/** Degrees between f and the ray 1/w, as `metrics.angle` has it. */
-function angle(w, f) {
-  const unit = (v) => v.map((x) => x / length(v));
-  const [a, b] = [unit(f), unit(w.map((x) => 1 / x))];
-  const [apart, together] = [a.map((x, i) => x - b[i]), a.map((x, i) => x + b[i])];
-  return (2 * Math.atan2(length(apart), length(together)) * 180) / Math.PI;
-}
-
-/** Largest over smallest weighted objective, less 1. */
-function imbalance(w, f) {
-  const g = weighted(w, f);
-  return Math.min(...g) > 0 ? Math.max(...g) / Math.min(...g) - 1 : Infinity;
-}
-
 /** Where the ray of a preference meets a front of two objectives that is given as a line; null if it does not. */
 function meeting(w, front) {
   const side = (f) => w[0] * f[0] - w[1] * f[1];
@@ -100,7 +78,7 @@ function startExplorer(section) {
       }
       const target = meeting(state.w, front);
       if (target) parts.push(svg("circle", { class: "target", cx: at.x(target[0]), cy: at.y(target[1]), r: 12 }));
-      const [hx, hy] = handle(at);
+      const [hx, hy] = handle(state.w, at);
       parts.push(svg("circle", { class: "handle", id: "handle", cx: hx, cy: hy, r: 9 }));
       return parts;
     };
@@ -111,7 +89,7 @@ function startExplorer(section) {
       label: `The front of ${state.set.title}, the ray of the preference ${list(state.w)}, and the solutions of ${plural(visible().length, "method")}`,
       draw,
       points: points.map((p) => ({ x: p.f[0], y: p.f[1], text: pointText(p.m, p.j, p.seed) })),
-      grab: (px, py, at) => (offRay(px, py, at) < 13 ? (x, y) => turn(x, y) : null),
+      grab: (px, py, at) => (offRay(state.w, px, py, at) < 13 ? (x, y) => turn(x, y) : null),
       click: (px, py, at) =>
         pick(
           px,
@@ -122,24 +100,6 @@ function startExplorer(section) {
     };
   }
 
-  /** The handle sits on the ray, inside the picture and beyond the front. */
-  function handle(at) {
-    const { left, right, top, bottom } = at.area;
-    const [ox, oy] = [at.x(0), at.y(0)];
-    const [dx, dy] = [at.x(1 / state.w[0]) - ox, at.y(1 / state.w[1]) - oy];
-    const reach = 0.93 * Math.min(dx > 0 ? (right - ox) / dx : Infinity, dy < 0 ? (top - oy) / dy : Infinity);
-    return [clamp(ox + reach * dx, left + 9, right - 9), clamp(oy + reach * dy, top + 9, bottom - 9)];
-  }
-
-  function offRay(px, py, at) {
-    const [ox, oy] = [at.x(0), at.y(0)];
-    const [hx, hy] = handle(at);
-    if (Math.hypot(px - hx, py - hy) < 16) return 0;
-    const size = Math.hypot(hx - ox, hy - oy);
-    // Close to the origin all rays meet: a drag that begins there is a zoom.
-    const along = ((px - ox) * (hx - ox) + (py - oy) * (hy - oy)) / size;
-    return along < 24 ? Infinity : Math.abs((px - ox) * (hy - oy) - (py - oy) * (hx - ox)) / size;
-  }
   const turn = (x, y) => set(through([Math.max(x, 0), Math.max(y, 0)]));
 
   /** A click on a solution, or else anywhere near the front, asks for the preference that leads there. */
@@ -204,7 +164,6 @@ function startExplorer(section) {
       },
     };
   }
-  const sub = (i) => String(i + 1).replace(/\d/g, (d) => "₀₁₂₃₄₅₆₇₈₉"[d]);
 
   // What is said beside the picture --------------------------------------------------------
   function refresh() {
@@ -267,11 +226,8 @@ function startExplorer(section) {
         min: LEAST,
         max: MOST,
         step: 0.005,
-        // The others keep their proportions.
         oninput: (event) => {
-          const value = clamp(Number(event.target.value), LEAST, MOST);
-          const rest = 1 - state.w[i];
-          set(normalised(state.w.map((x, j) => (j === i ? value : Math.max((x * (1 - value)) / rest, 1e-3)))));
+          set(withEntry(state.w, i, Number(event.target.value)));
         },
       }),
     );

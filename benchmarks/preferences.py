@@ -1,0 +1,399 @@
+"""Another preference in a run that goes on: what `eq.sweep` and `mol.set_preference` cost, against cold runs.
+
+    python benchmarks/preferences.py [--check] [--data FOLDER] [--tasks vlmop2,adult] [--seeds 0,1] [--json FILE]
+
+Three tasks: VLMOP2 with 10 % noise on every loss; Multi-MNIST with a sixth of the pictures, so that it takes minutes on
+one core; Adult. The last two are those of `examples/`, with their networks, optimizers and schedules. A cold run has
+`first` steps and a schedule of that length. A warm one has `then`; where the learning rate falls, it begins with half
+of it, on Adult with a quarter.
+
+Sweep: ten rays, cold and by `eq.sweep`. Both are compared by the largest weighted loss max w_i f_i of the answer of
+each ray, on all training data and, where there are any, on all test data. Claims: a sweep takes at most 4 times the
+steps of one cold run; in the median over the rays its largest weighted loss is at most 2 % above that of the cold run.
+
+Change: a run of `first` steps for one preference, then `set_preference` for another and 20 % of the steps. Claim: the
+imbalance of the answer on all training data, largest over smallest weighted loss less 1, is below 5 %. Beside it: the
+imbalance of a cold run of all steps, and of one that has 20 % of the steps.
+
+`--check` exits with 1 if a claim is missed. Multi-MNIST and Adult need files (docs/datasets.md); tasks without their
+data are left out, and named.
+"""
+
+import argparse
+import itertools
+import json
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from examples import adult as adult_example
+from examples import multi_mnist as digits_example
+from torch import Tensor, nn
+
+import equipoise as eq
+from equipoise.datasets import MissingDataError
+
+RAYS, COST_AT_MOST, ABOVE_AT_MOST = 10, 4.0, 0.02
+SHARE, IMBALANCE_AT_MOST = 0.2, 0.05
+
+
+class Point(nn.Module):
+    """Parameters that are a point."""
+
+    def __init__(self, x: Tensor) -> None:
+        super().__init__()
+        self.x = nn.Parameter(x)
+
+
+Draw = torch.Generator
+Losses = Callable[[Any], Tensor]
+
+
+@dataclass(frozen=True)
+class Task:
+    """Losses to trade off.
+
+    Attributes:
+        name: Of the task.
+        first: Steps of a cold run.
+        then: Steps of a warm one.
+        margin: The least weight of the ten rays.
+        changes: Pairs of preferences, before and after.
+        model: Makes the start, by a seed.
+        optimizer: Of the parameters.
+        decays: Whether the learning rate falls to 0, in a line, over the steps of each preference.
+        warm: The learning rate that a warm preference begins with, over that of a cold one.
+        batch: The losses of a step, (m,).
+        train: The exact losses, (m,).
+        test: Those of test data, (m,).
+    """
+
+    name: str
+    first: int
+    then: int
+    margin: float
+    changes: tuple[tuple[float, float], ...]
+    model: Callable[[int], nn.Module]
+    optimizer: Callable[[Any], torch.optim.Optimizer]
+    decays: bool
+    warm: float
+    batch: Callable[[Any, Draw], Tensor]
+    train: Losses
+    test: Losses | None = None
+
+
+def vlmop2() -> Task:
+    """VLMOP2 in ten variables, noise of 10 % on both losses."""
+    problem = eq.problems.VLMOP2()
+
+    def noisy(model: Point, draw: Draw) -> Tensor:
+        return problem.losses(model.x) * (1 + 0.1 * torch.randn(2, generator=draw))
+
+    return Task(
+        "VLMOP2",
+        first=1000,
+        then=300,
+        margin=0.1,
+        changes=((0.5, 0.8), (0.2, 0.7), (0.7, 0.4), (0.9, 0.1)),
+        model=lambda seed: Point(problem.initial(1, seed)[0].float()),
+        optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.02),
+        decays=False,
+        warm=1.0,
+        batch=noisy,
+        train=lambda model: problem.losses(model.x),
+    )
+
+
+def multi_mnist(folder: str | None) -> Task:
+    """Two digits in one picture: 10,000 of 60,000 pictures, batches of 256, 10 epochs."""
+    train, test = digits_example.pairs("mnist", 10_000, folder)
+
+    def model(seed: int) -> nn.Module:
+        torch.manual_seed(seed)
+        return digits_example.TwoHeads()
+
+    def batch(model: nn.Module, draw: Draw) -> Tensor:
+        some = torch.randint(len(train.labels), (digits_example.BATCH,), generator=draw)
+        return digits_example.losses(model, digits_example.Pairs(train.inputs[some], train.labels[some]))
+
+    def exact(model: nn.Module, data: digits_example.Pairs) -> Tensor:
+        return torch.tensor(digits_example.evaluate(model, data)["loss"])
+
+    return Task(
+        "Multi-MNIST",
+        first=800,
+        then=240,
+        margin=0.3,
+        changes=((0.5, 0.65), (0.3, 0.6), (0.7, 0.4)),
+        model=model,
+        optimizer=lambda parameters: torch.optim.Adam(parameters, lr=digits_example.STEP_SIZE),
+        decays=True,
+        warm=0.5,
+        batch=batch,
+        train=lambda model: exact(model, train),
+        test=lambda model: exact(model, test),
+    )
+
+
+def adult(folder: str | None) -> Task:
+    """Cross-entropy against the gap between the sexes: all people in every step."""
+    train, test = adult_example.people(folder, share=1)
+    units, _ = adult_example.find_units(train, 0, adult_example.STEPS)
+
+    def model(seed: int) -> nn.Module:
+        return adult_example.network(train.inputs.shape[1], seed)
+
+    def losses(model: nn.Module, data: adult_example.People) -> Tensor:
+        entropy, gap = adult_example.measure(model, data)
+        return torch.stack([(entropy - units.best) / (units.constant - units.best), gap / units.gap])
+
+    return Task(
+        "Adult",
+        first=adult_example.STEPS,
+        then=round(0.3 * adult_example.STEPS),
+        margin=0.1,
+        changes=((0.5, 0.8), (0.2, 0.7), (0.7, 0.4), (0.9, 0.1)),
+        model=model,
+        optimizer=lambda parameters: torch.optim.Adam(parameters, lr=adult_example.STEP_SIZE),
+        decays=True,
+        warm=0.25,
+        batch=lambda model, _: losses(model, train),
+        train=lambda model: losses(model, train),
+        test=lambda model: losses(model, test),
+    )
+
+
+# ------------------------------------------------------------------------------- runs
+class Loop:
+    """A user's loop around a task."""
+
+    def __init__(self, task: Task, w: Tensor, seed: int) -> None:
+        self.task, self.model, self.draw = task, task.model(seed), Draw().manual_seed(seed)
+        self.optimizer = task.optimizer(self.model.parameters())
+        self.mol = eq.MultiObjective(self.model, self.optimizer, w)
+        self.rate = float(self.optimizer.param_groups[0]["lr"])
+
+    def train(self, steps: int) -> None:
+        """A schedule of its own for each preference."""
+        rate = self.rate * (1 if self.mol.step == 0 else self.task.warm)
+        for step in range(steps):
+            self.optimizer.param_groups[0]["lr"] = rate * (1 - step / steps if self.task.decays else 1)
+            self.mol(self.task.batch(self.model, self.draw)).backward()
+            self.optimizer.step()
+            self.optimizer.zero_grad()
+
+    def judge(self, solution: dict[str, Tensor] | None = None) -> "Judged":
+        """The exact losses of an answer; by default of that of `mol`."""
+        model = self.task.model(0)
+        model.load_state_dict(self.mol.solution() if solution is None else solution)
+        with torch.no_grad():
+            test = None if self.task.test is None else self.task.test(model).tolist()
+            return Judged(self.task.train(model).tolist(), test)
+
+
+class Judged(NamedTuple):
+    """Exact losses, (m,)."""
+
+    train: list[float]
+    test: list[float] | None
+
+
+def pair(weight: float) -> Tensor:
+    return torch.tensor([weight, 1 - weight], dtype=torch.float64)
+
+
+def largest(w: Tensor, losses: list[float]) -> float:
+    """The largest w_i f_i."""
+    return float(eq.metrics.tch(torch.tensor(losses, dtype=torch.float64), w))
+
+
+def imbalance(w: Tensor, losses: list[float]) -> float:
+    """Largest over smallest w_i f_i, less 1."""
+    return float(eq.metrics.imbalance(torch.tensor(losses, dtype=torch.float64), w))
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """Ten rays of one task and seed, cold and warm.
+
+    Attributes:
+        task: Its name.
+        seed: Of start and batches.
+        preferences: (n, m).
+        cold: Losses of each ray.
+        warm: The same by `eq.sweep`.
+        cost: Steps of the sweep, over those of one cold run.
+    """
+
+    task: str
+    seed: int
+    preferences: list[list[float]]
+    cold: list[Judged]
+    warm: list[Judged]
+    cost: float
+
+    def excess(self, part: str) -> list[float]:
+        """How far the largest weighted loss of the warm answer lies above the cold one's, for each ray."""
+        rows = zip(self.preferences, self.cold, self.warm, strict=True)
+        found = ((torch.tensor(w), getattr(cold, part), getattr(warm, part)) for w, cold, warm in rows)
+        return [largest(w, warm) / largest(w, cold) - 1 for w, cold, warm in found if cold is not None]
+
+    @property
+    def claims(self) -> dict[str, bool]:
+        """Whether each claim holds."""
+        parts = [self.excess(part) for part in ("train", "test")]
+        near = all(statistics.median(part) <= ABOVE_AT_MOST for part in parts if part)
+        return {"cost": self.cost <= COST_AT_MOST, "accuracy": near}
+
+
+def run_sweep(task: Task, seed: int) -> Sweep:
+    w = eq.preference.linspace(RAYS, task.margin)
+    cold = []
+    for one in w:
+        loop = Loop(task, one, seed)
+        loop.train(task.first)
+        cold.append(loop.judge())
+    loop = Loop(task, pair(0.5), seed)
+    answers = eq.sweep(loop.mol, w, loop.train, first=task.first, then=task.then)
+    warm = [loop.judge(answer.solution) for answer in answers]
+    return Sweep(task.name, seed, w.tolist(), cold, warm, sum(a.steps for a in answers) / task.first)
+
+
+@dataclass(frozen=True)
+class Change:
+    """A change of the preference in one task and seed: imbalances on all training data.
+
+    Attributes:
+        task: Its name.
+        seed: Of start and batches.
+        before: w₁ at first.
+        after: w₁ then.
+        changed: After 20 % of the steps.
+        fresh: Of a cold run of all steps.
+        short: Of a cold run that has as few steps as were taken after the change.
+        excess: How far the largest weighted loss lies above that of the cold run of all steps.
+    """
+
+    task: str
+    seed: int
+    before: float
+    after: float
+    changed: float
+    fresh: float
+    short: float
+    excess: float
+
+    @property
+    def claims(self) -> dict[str, bool]:
+        """Whether the claim holds."""
+        return {"imbalance": self.changed < IMBALANCE_AT_MOST}
+
+
+def run_change(task: Task, seed: int, before: float, after: float) -> Change:
+    few, w = round(SHARE * task.first), pair(after)
+    loop = Loop(task, pair(before), seed)
+    loop.train(task.first)
+    loop.mol.set_preference(w)
+    loop.train(few)
+    fresh, short = Loop(task, w, seed), Loop(task, w, seed)
+    fresh.train(task.first)
+    short.train(few)
+    judged = [one.judge().train for one in (loop, fresh, short)]
+    excess = largest(w, judged[0]) / largest(w, judged[1]) - 1
+    changed, cold, few_steps = (imbalance(w, losses) for losses in judged)
+    return Change(task.name, seed, before, after, changed, cold, few_steps, excess)
+
+
+# ------------------------------------------------------------------------------- the tables
+def show_sweep(row: Sweep) -> None:
+    cells = ""
+    for part in ("train", "test"):
+        if found := row.excess(part):
+            cells += f"  {part} {100 * statistics.median(found):+6.2f} %, largest {100 * max(found):+6.2f} %"
+    print(f"{row.task:<14}seed {row.seed}  {row.cost:.2f} times{cells}  {verdict(row.claims)}", flush=True)
+
+
+def as_line(row: Sweep) -> str:
+    """A row of the table in docs/tutorial/5-no-trade-off-yet.md."""
+    cells = [f"{row.task}, seed {row.seed}"]
+    for part in ("train", "test"):
+        found = row.excess(part)
+        cells.append(f"{100 * statistics.median(found):+.1f} %, {100 * max(found):+.1f} %" if found else "")
+    return f"| {' | '.join(cells)} | {'yes' if row.claims['accuracy'] else '**no**'} |"
+
+
+def show_change(row: Change) -> None:
+    numbers = "".join(f"{100 * x:>9.2f} %" for x in (row.changed, row.fresh, row.short, row.excess))
+    name = f"{row.task:<14}seed {row.seed}  w₁ {row.before:.2f} → {row.after:.2f}"
+    print(f"{name}{numbers}  {verdict(row.claims)}", flush=True)
+
+
+def verdict(claims: dict[str, bool]) -> str:
+    """PASS, or FAIL with the claims that are missed."""
+    missed = [name for name, holds in claims.items() if not holds]
+    return f"FAIL ({', '.join(missed)})" if missed else "PASS"
+
+
+def tasks(folder: str | None) -> dict[str, Callable[[], Task]]:
+    """What makes each task, by its name on the command line."""
+    return {"vlmop2": vlmop2, "multi-mnist": lambda: multi_mnist(folder), "adult": lambda: adult(folder)}
+
+
+def found_tasks(names: str, folder: str | None) -> tuple[list[Task], list[str]]:
+    """Those whose data is there, and what is said of the others."""
+    found, absent = [], []
+    for name in names.split(","):
+        try:
+            found.append(tasks(folder)[name]())
+        except MissingDataError as missing:
+            absent.append(f"{name}: {missing}")
+    return found, absent
+
+
+def measure(found: list[Task], seeds: list[int]) -> tuple[list[Sweep], list[Change]]:
+    """Run and print everything."""
+    sweeps: list[Sweep] = []
+    changes: list[Change] = []
+    print("sweep: cost; excess of the largest weighted loss over that of cold runs, median and largest of ten rays")
+    for task, seed in itertools.product(found, seeds):
+        sweeps.append(run_sweep(task, seed))
+        show_sweep(sweeps[-1])
+    print("change: imbalance after it, of a cold run, of a cold run as short; largest weighted loss above cold")
+    for task, seed in itertools.product(found, seeds):
+        for before, after in task.changes:
+            changes.append(run_change(task, seed, before, after))
+            show_change(changes[-1])
+    return sweeps, changes
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Measure, print, and say whether all claims hold."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--check", action="store_true", help="exit with 1 if a claim is missed")
+    parser.add_argument("--tasks", default=",".join(tasks(None)), help="some of them")
+    parser.add_argument("--seeds", default="0", help="of start and batches")
+    parser.add_argument("--data", help="folder of the data files, if not EQUIPOISE_DATA or the cache folder")
+    parser.add_argument("--json", type=Path, help="write every number to this file")
+    args = parser.parse_args(arguments)
+    torch.set_num_threads(1)
+    begun = time.process_time()
+    found, absent = found_tasks(args.tasks, args.data)
+    sweeps, changes = measure(found, [int(seed) for seed in args.seeds.split(",")])
+    held = [holds for row in sweeps for holds in row.claims.values()]
+    held += [holds for row in changes for holds in row.claims.values()]
+    print(f"{sum(held)} of {len(held)} claims hold; {time.process_time() - begun:.0f} s of processor time")
+    for line in absent:
+        print(f"left out, {line}")
+    if args.json is not None:
+        rows = {"sweep": [asdict(row) for row in sweeps], "change": [asdict(row) for row in changes]}
+        args.json.write_text(json.dumps(rows) + "\n")
+    return int(args.check and not all(held))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

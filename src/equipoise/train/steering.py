@@ -1,0 +1,273 @@
+"""A running training that shows itself in a folder, and follows the preference that a person wishes there.
+
+The training writes `status.json`, and whoever steers, such as `equipoise steer`, writes `wish.json`. Both are JSON with
+a checksum, replaced in one move. A wish is checked like the input of a stranger: one that is not right is refused with
+a warning, and the training goes on.
+"""
+
+import math
+import os
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch.distributed as dist
+from torch import Tensor
+
+from equipoise.atomic import check_json, read_plain, release_lock, take_lock, write_json
+from equipoise.errors import DamagedFileError, require, warn
+from equipoise.train.multi_objective import MultiObjective
+
+__all__ = ["read_status", "steered", "write_wish"]
+
+STATUS, WISH, LOCK = "status.json", "wish.json", "steered.lock"
+MOST_STATUS, MOST_WISH = 1 << 24, 1 << 16
+"""Bytes."""
+ROWS, POINTS = 160, 240
+"""Rows of the history that a status shows, each a mean over some steps, and trade-offs."""
+LATEST = 0.1
+"""The share of a preference's steps whose mean is its point so far: one mini-batch is too noisy."""
+
+
+@contextmanager
+def steered(mol: MultiObjective, folder: str | os.PathLike[str], *, every: float = 0.5) -> Iterator[None]:
+    """Let `equipoise steer FOLDER` show this training and change its preference, for as long as the block lasts.
+
+    After a step, but at most every `every` seconds, the state of the run is written to the folder. If somebody wished
+    for another preference since, `mol.set_preference` is called. The changes are in `mol.preferences`, and so in
+    checkpoints. Off unless you ask for it; without a page nothing is changed. A file that cannot be written or read
+    warns once and never stops the training.
+
+    Args:
+        mol: The run; it must have an optimizer, no limits and one process.
+        folder: A folder of this run, made if it is not there. A wish from before is not followed.
+        every: Seconds between two looks, more than 0.
+
+    Raises:
+        ValueError: For a run without an optimizer, with limits or in several processes.
+        OSError: If another run has the folder, or it cannot be made.
+
+    Examples:
+        >>> import pathlib, tempfile
+        >>> from equipoise.train.steering import read_status, write_wish
+        >>> x = torch.nn.Parameter(torch.tensor([0.5]))
+        >>> optimizer = torch.optim.SGD([x], lr=0.05)
+        >>> mol = eq.MultiObjective(torch.nn.ParameterDict({"x": x}), optimizer, {"left": 0.5, "right": 0.5})
+        >>> with tempfile.TemporaryDirectory() as folder, eq.train.steered(mol, folder, every=1e-3):
+        ...     write_wish(folder, [0.1, 0.9])  # as the page does
+        ...     for _ in range(300):
+        ...         mol(torch.stack([x[0] ** 2, (x[0] - 2) ** 2])).backward()
+        ...         optimizer.step()
+        ...         optimizer.zero_grad()
+        ...     read_status(folder)["names"]
+        ['left', 'right']
+        >>> [[round(x, 3) for x in w] for _, w in mol.preferences]
+        [[0.5, 0.5], [0.1, 0.9]]
+    """
+    run = mol._run
+    run.check_open()
+    require(run.attached is not None, "mol must have an optimizer to be steered from outside", "none")
+    require(run.watch is None, "mol must have no limits to be steered: their preference must stay", "a run with limits")
+    alone = not (dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1)
+    require(alone, "mol must be trained by one process to be steered: others would not hear of it", "several processes")
+    require(math.isfinite(every) and every > 0, "every must be a positive number of seconds", every)
+    place = Path(folder)
+    place.mkdir(parents=True, exist_ok=True)
+    lock, owner = take_lock(place / LOCK), os.getpid()
+    assert run.attached is not None  # noqa: S101
+    helm = _Helm(mol, place, every)
+    hook = run.attached.optimizer.register_step_post_hook(lambda *_: helm.look())
+    try:
+        helm.tell("running")
+        yield
+        run.settle()
+    except BaseException as error:
+        helm.tell("failed", type(error).__name__)
+        raise
+    else:
+        helm.tell("ended")
+    finally:
+        hook.remove()
+        release_lock(lock, owner)
+
+
+class _Helm:
+    """Tells of a run, and hears wishes."""
+
+    def __init__(self, mol: MultiObjective, folder: Path, every: float) -> None:
+        self.mol, self.folder, self.every = mol, folder, every
+        self.due = time.monotonic() + every
+        self.refused: str | None = None
+        self._heard = _stamp(folder / WISH)
+        self._warned = False
+
+    def look(self) -> None:
+        """After a step: hear what is wished, then tell."""
+        if time.monotonic() < self.due:
+            return
+        self.mol._run.settle()  # what is wrong with a step is the caller's to hear, and no matter of files
+        self.hear()
+        self.tell("running")
+        self.due = time.monotonic() + self.every
+
+    def hear(self) -> None:
+        """Follow a wish that is new."""
+        found = _stamp(self.folder / WISH)
+        if found in {self._heard, None}:
+            return
+        self._heard = found
+        try:
+            self.mol.set_preference(read_wish(self.folder, len(self.mol.preference)))
+            self.refused = None
+        except (ValueError, OSError) as error:
+            self.refused = str(error)
+            warn(f"the wish for another preference was refused, and the training goes on: {error}")
+
+    def tell(self, state: str, why: str | None = None) -> None:
+        """Write the status."""
+        try:
+            write_json(
+                self.folder / STATUS, {**describe(self.mol), "state": state, "why": why, "refused": self.refused}
+            )
+        except (OSError, ValueError) as error:
+            if not self._warned:
+                self._warned = True
+                warn(f"the state of the run could not be written, and the training goes on: {error}; this is said once")
+
+
+def _stamp(path: Path) -> tuple[int, int, int] | None:
+    """What changes when a file is replaced."""
+    try:
+        found = os.lstat(path)
+    except OSError:
+        return None
+    return found.st_ino, found.st_mtime_ns, found.st_size
+
+
+# The status ---------------------------------------------------------------------------------
+
+
+def describe(mol: MultiObjective) -> dict[str, Any]:
+    """A run as plain numbers, None where there is none.
+
+    Returns:
+        `names`, `preference`, `step`; `weights`, what the losses are weighed with: "λ", or "coefficient" if the
+        weighting has no λ; `now`: `loss`, `value` (f − z in its unit) and `weight` by objective; `history`: the same
+        over the `steps`, in at most 160 rows; `points`: for each preference so far its `value`, the mean over its
+        latest steps.
+    """
+    run, history = mol._run, mol.history
+    table = history.table()
+    m, steps = len(run.labels), table[:, 0]
+    losses, coefficients, duals = table[:, 1 : m + 1], table[:, m + 1 : 2 * m + 1], table[:, 2 * m + 1 :]
+    has_duals = mol.duals is not None
+    weights, values = duals if has_duals else coefficients, run.above(losses)
+    parts = {"loss": losses, "value": values, "weight": weights}
+    return {
+        "names": list(run.labels),
+        "preference": mol.preference.tolist(),
+        "step": mol.step,
+        "weights": "λ" if has_duals else "coefficient",
+        "now": {name: _plain(part[-1]) if len(part) else [None] * m for name, part in parts.items()},
+        "history": {"steps": _thin(steps, last=True), **{name: _thin(part) for name, part in parts.items()}},
+        "points": _points(mol.preferences, steps, values)[-POINTS:],
+    }
+
+
+def _points(preferences: Sequence[tuple[int, list[float]]], steps: Tensor, values: Tensor) -> list[dict[str, Any]]:
+    """Where each preference has come: the mean over its latest steps. A preference without a step has no point."""
+    ends = [step for step, _ in preferences[1:]] + [math.inf]
+    points = []
+    for (begun, w), end in zip(preferences, ends, strict=True):
+        own = values[(steps > begun) & (steps <= end)]
+        if len(own):
+            latest = own[-max(1, round(LATEST * len(own))) :]
+            points.append({"preference": w, "value": _plain(latest.mean(0)), "after": begun})
+    return points
+
+
+def _thin(values: Tensor, *, last: bool = False) -> Any:  # noqa: ANN401
+    """At most 160 rows: the means, or the last, of runs of rows as long as each other to within one."""
+    runs = values.tensor_split(min(len(values), ROWS)) if len(values) else []
+    return [_plain(run[-1] if last else run.mean(0)) for run in runs]
+
+
+def _plain(values: Tensor) -> Any:  # noqa: ANN401
+    """Numbers to six digits, None for what is not finite."""
+    found = values.tolist()
+
+    def plain(x: Any) -> Any:  # noqa: ANN401
+        if isinstance(x, list):
+            return [plain(inner) for inner in x]
+        return float(f"{x:.6g}") if math.isfinite(x) else None
+
+    return plain(found)
+
+
+def read_status(folder: str | os.PathLike[str]) -> dict[str, Any]:
+    """The status that a training wrote.
+
+    Raises:
+        DamagedFileError: It is not what a training writes.
+        FileNotFoundError: There is none.
+    """
+    path = Path(folder, STATUS)
+    found = check_json(read_plain(path, MOST_STATUS), path)
+    if not _is_status(found):
+        raise DamagedFileError(f"{path} must be the status of a training; found something else")
+    return found
+
+
+def _is_status(found: dict[str, Any]) -> bool:
+    try:
+        names, m, history = found["names"], len(found["names"]), found["history"]
+        rows = len(history["steps"])
+        tables = [[found["preference"]], *([found["now"][k]] for k in ("loss", "value", "weight"))]
+        tables += [history[k] for k in ("loss", "value", "weight")]
+        tables += [[point[k] for point in found["points"]] for k in ("value", "preference")]
+        numbers = [found["step"], *history["steps"], *(x for t in tables for row in t for x in row)]
+        return (
+            m >= 1
+            and all(isinstance(name, str) for name in [*names, found["state"], found["weights"]])
+            and all(isinstance(found[k], str | None) for k in ("why", "refused"))
+            and all(len(row) == m for t in tables for row in t)
+            and all(len(history[k]) == rows for k in ("loss", "value", "weight"))
+            and all(x is None or type(x) in {int, float} for x in numbers)
+        )
+    except (KeyError, TypeError):
+        return False
+
+
+# The wish -----------------------------------------------------------------------------------
+
+
+def write_wish(folder: str | os.PathLike[str], preference: Sequence[float]) -> None:
+    """Wish for another preference; the training checks it."""
+    write_json(Path(folder, WISH), {"preference": list(preference)})
+
+
+def read_wish(folder: str | os.PathLike[str], m: int) -> list[float]:
+    """The preference that is wished for.
+
+    Args:
+        folder: That of the run.
+        m: The number of objectives.
+
+    Raises:
+        DamagedFileError: The file is damaged, too large, or no wish.
+        FileNotFoundError: There is none.
+    """
+    path = Path(folder, WISH)
+    return check_wish(check_json(read_plain(path, MOST_WISH), path), m)
+
+
+def check_wish(found: object, m: int) -> list[float]:
+    """The preference of a wish: m numbers between 0 and 1, of sum 1; a DamagedFileError for anything else."""
+    w = found.get("preference") if isinstance(found, dict) and found.keys() == {"preference"} else None
+    numbers = isinstance(w, list) and all(type(x) in {int, float} and 0 <= x <= 1 for x in w)
+    if not isinstance(w, list) or not numbers or len(w) != m or abs(sum(w) - 1) > 1e-6:
+        rule = f"a wish must be a preference of {m} numbers of at least 0, of sum 1"
+        raise DamagedFileError(f"{rule}; found {found!r:.120}")
+    return [float(x) for x in w]

@@ -1,0 +1,86 @@
+"""The bench of warm starts, `python benchmarks/preferences.py`, in small."""
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from benchmarks import preferences as bench
+
+ROOT = Path(__file__).parents[1]
+
+
+def small() -> bench.Task:
+    return dataclasses.replace(bench.vlmop2(), first=100, then=30, changes=((0.5, 0.6),))
+
+
+def made_up(warm: float, test: float | None, cost: float) -> bench.Sweep:
+    """Three rays; the cold answer is (2, 1) at w = ½, ½, so that its largest weighted loss is 1."""
+    cold = bench.Judged([2.0, 1.0], None if test is None else [2.0, 1.0])
+    answer = bench.Judged([1.0, 2.0 * (1 + warm)], None if test is None else [0.0, 2.0 * (1 + test)])
+    return bench.Sweep("task", 0, [[0.5, 0.5]] * 3, [cold] * 3, [answer, answer, cold], cost)
+
+
+@pytest.mark.parametrize(
+    ("row", "verdict"),
+    [
+        (made_up(0.019, None, 4.0), "PASS"),
+        (made_up(-0.3, 0.019, 3.7), "PASS"),
+        (made_up(0.021, None, 4.0), "FAIL (accuracy)"),
+        (made_up(-0.3, 0.021, 3.7), "FAIL (accuracy)"),
+        (made_up(0.0, 0.0, 4.01), "FAIL (cost)"),
+    ],
+)
+def test_a_sweep_passes_if_both_claims_hold(row, verdict):
+    assert bench.verdict(row.claims) == verdict
+
+
+def test_the_excess_is_of_the_largest_weighted_loss():
+    assert made_up(0.5, None, 1.0).excess("train") == pytest.approx([0.5, 0.5, 0.0])
+    assert made_up(0.5, None, 1.0).excess("test") == []
+
+
+@pytest.mark.parametrize(("changed", "holds"), [(0.049, True), (0.05, False), (float("inf"), False)])
+def test_a_change_passes_if_the_imbalance_is_small(changed, holds):
+    assert bench.Change("task", 0, 0.5, 0.8, changed, 0.0, 0.0, 0.0).claims == {"imbalance": holds}
+
+
+def test_a_warm_schedule_begins_lower_and_falls_to_zero():
+    loop = bench.Loop(dataclasses.replace(small(), decays=True, warm=0.5), bench.pair(0.5), seed=0)
+    loop.train(10)
+    assert loop.optimizer.param_groups[0]["lr"] == pytest.approx(0.02 * 0.1)
+    loop.train(1)
+    assert loop.optimizer.param_groups[0]["lr"] == pytest.approx(0.02 * 0.5)
+
+
+def test_in_small(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(bench, "tasks", lambda _: {"vlmop2": small})
+    bench.main(["--json", str(tmp_path / "t.json")])
+    found = json.loads((tmp_path / "t.json").read_text())
+    [row], [change] = found["sweep"], found["change"]
+    assert row["cost"] == pytest.approx(3.7)
+    assert len(row["cold"]) == len(row["warm"]) == 10
+    assert change["task"] == "VLMOP2"
+    assert "of 3 claims hold" in capsys.readouterr().out
+
+
+def stored() -> tuple[list[bench.Sweep], list[bench.Change]]:
+    rows: dict[str, Any] = json.loads((ROOT / "docs" / "results" / "preferences.json").read_text())
+
+    def judged(answers: list[list[Any]]) -> list[bench.Judged]:
+        return [bench.Judged(*answer) for answer in answers]
+
+    sweeps = [bench.Sweep(**{**r, "cold": judged(r["cold"]), "warm": judged(r["warm"])}) for r in rows["sweep"]]
+    return sweeps, [bench.Change(**row) for row in rows["change"]]
+
+
+def test_the_page_shows_the_rows_that_were_measured():
+    page = (ROOT / "docs" / "tutorial" / "5-no-trade-off-yet.md").read_text()
+    sweeps, changes = stored()
+    for row in sweeps:
+        assert bench.as_line(row) in page
+    far = {(0.9, 0.1)}
+    moderate = [row for row in changes if (row.before, row.after) not in far]
+    held = sum(row.claims["imbalance"] for row in moderate)
+    assert f"{held} of {len(moderate)} moderate changes" in " ".join(page.split())

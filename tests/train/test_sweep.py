@@ -1,0 +1,205 @@
+"""A sweep: every preference begins where its nearest neighbour ended, in any order, after any interruption."""
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+
+import equipoise as eq
+from equipoise.errors import DamagedFileError, StateMismatchError
+from equipoise.train.sweep import visits
+
+W = eq.preference.linspace(5, margin=0.1)
+
+
+class Loop:
+    """VLMOP2 in two variables, with a schedule for each preference and a count of what was trained."""
+
+    def __init__(self, schedule: bool = True, **settings: Any) -> None:
+        self.x = torch.nn.Parameter(torch.tensor([0.3, -0.2]))
+        self.model = torch.nn.ParameterDict({"x": self.x})
+        self.optimizer = torch.optim.SGD([self.x], lr=0.05, momentum=0.5)
+        self.mol = eq.MultiObjective(self.model, self.optimizer, [0.5, 0.5], **settings)
+        self.schedule, self.stop_after = schedule, 99
+        self.trained: list[tuple[list[float], int, float]] = []
+
+    def losses(self) -> torch.Tensor:
+        return eq.problems.VLMOP2(d=2).losses(self.x)
+
+    def train(self, steps: int) -> None:
+        if len(self.trained) == self.stop_after:
+            raise KeyboardInterrupt
+        w = [round(entry, 4) for entry in self.mol.preference.tolist()]
+        self.trained.append((w, steps, self.optimizer.param_groups[0]["lr"]))
+        course = torch.optim.lr_scheduler.CosineAnnealingLR(self.optimizer, steps) if self.schedule else None
+        for _ in range(steps):
+            self.mol(self.losses()).backward()
+            self.optimizer.step()
+            self.optimizer.zero_grad()
+            if course is not None:
+                course.step()
+
+    def sweep(self, preferences: Any = W, first: int = 60, then: int = 20, **settings: Any) -> list[eq.train.Swept]:
+        return eq.sweep(self.mol, preferences, self.train, first=first, then=then, **settings)
+
+
+def same(a: list[eq.train.Swept], b: list[eq.train.Swept]) -> bool:
+    pairs = list(zip(a, b, strict=True))
+    return all(torch.equal(p.solution["x"], q.solution["x"]) and p.metrics == q.metrics for p, q in pairs)
+
+
+def test_ten_rays_begin_in_the_middle_and_go_out_both_ways():
+    order = visits(eq.preference.linspace(10))
+    assert [visit.ray for visit in order] == [4, 3, 2, 1, 0, 5, 6, 7, 8, 9]
+    assert [visit.parent for visit in order] == [None, 4, 3, 2, 1, 4, 5, 6, 7, 8]
+
+
+def test_the_visits_are_a_minimum_spanning_tree():
+    w = torch.distributions.Dirichlet(torch.ones(3)).sample((12,)).double()
+    order = visits(w)
+    assert sorted(visit.ray for visit in order) == list(range(12))
+    length = sum(float((w[v.ray] - w[v.parent]).norm()) for v in order if v.parent is not None)
+    # Kruskal's algorithm, naively: the shortest ways that join two parts.
+    ways = sorted((float((w[i] - w[j]).norm()), i, j) for i in range(12) for j in range(i))
+    part, other = list(range(12)), 0.0
+    for size, i, j in ways:
+        if part[i] != part[j]:
+            part = [part[i] if p == part[j] else p for p in part]
+            other += size
+    assert length == pytest.approx(other)
+    seen = set()
+    for visit in order:
+        assert visit.parent is None or visit.parent in seen
+        seen.add(visit.ray)
+
+
+def test_a_sweep_meets_every_preference():
+    loop = Loop(schedule=False)
+    answers = loop.sweep(first=400, then=150)
+    assert [answer.steps for answer in answers] == [150, 150, 400, 150, 150]
+    for w, answer in zip(W, answers, strict=True):
+        assert torch.equal(answer.preference, w)
+        f = eq.problems.VLMOP2(d=2).losses(answer.solution["x"].double())
+        assert float(eq.metrics.imbalance(f, w)) < 0.03
+        assert answer.metrics["step"] >= 150
+
+
+def test_each_begins_where_its_neighbour_ended():
+    """The second way out of the middle goes on from the middle, with its optimizer and λ."""
+    loop = Loop(schedule=False)
+    answers = loop.sweep()
+    by_hand = Loop(schedule=False)
+    by_hand.mol.set_preference(W[2])
+    by_hand.train(60)
+    by_hand.mol.set_preference(W[3])
+    by_hand.train(20)
+    assert torch.equal(answers[3].solution["x"], by_hand.mol.solution()["x"])
+    assert answers[3].metrics == by_hand.mol.metrics()
+    assert [w[0] for w, _, _ in loop.trained] == [0.5, 0.3, 0.1, 0.7, 0.9]
+
+
+def test_a_schedule_restarts_with_the_learning_rate_of_the_start():
+    loop = Loop()
+    loop.sweep()
+    assert [rate for _, _, rate in loop.trained] == [0.05] * 5
+
+
+def test_the_answers_are_in_the_users_order():
+    shuffled = W[[3, 0, 4, 2, 1]]
+    assert same(Loop().sweep(shuffled), [Loop().sweep()[k] for k in (3, 0, 4, 2, 1)])
+
+
+@pytest.mark.parametrize("stop_after", [0, 1, 2, 3, 4])
+def test_a_sweep_that_was_stopped_goes_on_bit_for_bit(stop_after, tmp_path):
+    whole = Loop().sweep()
+    first = Loop()
+    first.stop_after = stop_after
+    with pytest.raises(KeyboardInterrupt):
+        first.sweep(folder=tmp_path)
+    second = Loop()
+    again = second.sweep(folder=tmp_path)
+    assert same(again, whole)
+    assert len(second.trained) == 5 - stop_after
+    assert sorted(path.name for path in tmp_path.iterdir()) == [f"answer-{k}.pt" for k in range(5)]
+    third = Loop()
+    assert same(third.sweep(folder=tmp_path), whole)
+    assert third.trained == []
+
+
+def test_an_answer_that_was_deleted_is_trained_again_with_all_it_begins_at(tmp_path):
+    whole = Loop().sweep(folder=tmp_path)
+    (tmp_path / "answer-4.pt").unlink()
+    again = Loop()
+    assert same(again.sweep(folder=tmp_path), whole)
+    assert [w[0] for w, _, _ in again.trained] == [0.5, 0.7, 0.9]
+
+
+def test_a_damaged_file_is_named(tmp_path):
+    Loop().sweep(folder=tmp_path)
+    path = tmp_path / "answer-1.pt"
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(DamagedFileError, match=r"answer-1\.pt"):
+        Loop().sweep(folder=tmp_path)
+    eq.train.save({"something": 1}, path)
+    with pytest.raises(DamagedFileError, match="must be a file of a sweep"):
+        Loop().sweep(folder=tmp_path)
+
+
+def test_the_folder_of_another_sweep_is_refused(tmp_path):
+    Loop().sweep(folder=tmp_path)
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    with pytest.raises(StateMismatchError, match="another sweep: first must be 50; found 60"):
+        Loop().sweep(first=50, folder=tmp_path)
+    with pytest.raises(StateMismatchError, match="another sweep: preferences must be"):
+        Loop().sweep(W.flip(0), folder=tmp_path)
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+
+
+def test_a_run_that_has_been_trained_goes_on_from_there():
+    loop = Loop(schedule=False)
+    loop.train(30)
+    begun = copy.deepcopy(loop.x.detach())
+    answer = loop.sweep([[0.5, 0.5]], first=1)[0]
+    assert torch.equal(answer.solution["x"], begun)  # θ of the only step since
+
+
+def test_training_without_a_step_is_said():
+    loop = Loop()
+    with pytest.warns(UserWarning, match=r"train\(7\) took no step for the preference \[0.5, 0.5\]") as said:
+        eq.sweep(loop.mol, [[0.5, 0.5]], lambda _: None, first=7, then=1)
+    assert any("nothing was recorded" not in str(one.message) for one in said)
+
+
+def test_misuse(tmp_path):
+    loop = Loop()
+    with pytest.raises(ValueError, match=r"preference must have 2 entries, one per objective; found 3"):
+        loop.sweep([[0.2, 0.3, 0.5]])
+    with pytest.raises(ValueError, match=r"sum to 1; found sum 1\.1"):
+        loop.sweep([[0.5, 0.6]])
+    with pytest.raises(ValueError, match=r"preferences must have shape \(n, m\)"):
+        loop.sweep([0.5, 0.5])
+    with pytest.raises(ValueError, match="preferences must differ"):
+        loop.sweep([[0.5, 0.5], [0.5, 0.5]])
+    for name in ("first", "then"):
+        for value in (0, 1.5, True):
+            wrong: dict[str, Any] = {name: value}
+            with pytest.raises(ValueError, match=f"{name} must be a whole number of at least 1; found {value}"):
+                loop.sweep(**wrong)
+    with pytest.raises(ValueError, match="train must be a function"):
+        eq.sweep(loop.mol, W, 7, first=1, then=1)  # type: ignore[arg-type]
+    limited = Loop(limits=[3.0])
+    with pytest.raises(ValueError, match="mol must have no limits"):
+        eq.sweep(limited.mol, [[0.2, 0.3, 0.5]], limited.train, first=1, then=1)
+    alone = eq.MultiObjective(torch.nn.Linear(1, 1), None, [0.5, 0.5])
+    with pytest.raises(ValueError, match="mol must have an optimizer for a sweep with a folder"):
+        eq.sweep(alone, W, loop.train, first=1, then=1, folder=tmp_path)
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ValueError, match="folder must be a folder"):
+        loop.sweep(folder=tmp_path / "file")
+    assert loop.trained == []
+    loop.mol.close()
+    with pytest.raises(ValueError, match="mol must be open"):
+        loop.sweep()
