@@ -595,7 +595,7 @@ def test_mol_is_for_training_steps(tmp_path):
 
     net = Asks()
     run = trainer(tmp_path, method())
-    with refused("losses must be measured and handed over with gradients; found torch.no_grad()"):
+    with refused("losses must be computed and passed in with gradients enabled; found torch.no_grad()"):
         run.fit(net, loader(), loader())
     with refused("mol must be called in training_step while fit runs; found no fit running"):
         run.test(net, loader())

@@ -321,7 +321,7 @@ def test_a_second_shell_takes_the_optimizer_over(toy, preference):
     first = eq.MultiObjective(run.model, **settings)
     run.run(first, 2)
     answer = first.solution()
-    with pytest.warns(UserWarning, match="an earlier MultiObjective had this optimizer, and was closed"):
+    with pytest.warns(UserWarning, match="an earlier MultiObjective on this optimizer was closed"):
         second = eq.MultiObjective(run.model, **settings)
     run.run(second, 3)
     assert (first.step, second.step) == (2, 3)
