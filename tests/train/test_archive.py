@@ -195,7 +195,7 @@ class Doubled(eq.Last):
 
 def test_a_conversion_that_does_what_it_does_outside_its_plans_is_refused(toy, preference):
     """It would be silently ignored."""
-    message = "must say what it does by plan and shares, .* not called here; found Doubled with its own update"
+    message = "must be defined by plan and shares, .* not called here; found Doubled with its own update"
     with pytest.raises(ValueError, match=message):
         eq.MultiObjective(toy().model, None, preference, method=(eq.OMD(), Doubled()))
 

@@ -476,7 +476,7 @@ def test_a_checkpoint_saved_within_validation(tmp_path):
     assert_same(checkpoint["current_model_state"], weights.held["training"][-1])
 
 
-def test_a_checkpoint_without_the_callback_begins_the_method_anew(tmp_path):
+def test_a_checkpoint_without_the_callback_starts_the_method_afresh(tmp_path):
     class Plain(Net):
         def training_step(self, batch: list[Tensor], batch_idx: int) -> Tensor:  # noqa: ARG002
             return self.losses(batch).sum()
@@ -485,7 +485,7 @@ def test_a_checkpoint_without_the_callback_begins_the_method_anew(tmp_path):
     run.fit(Plain(), loader())
     run.save_checkpoint(tmp_path / "plain.ckpt")
     callback = method()
-    with pytest.warns(UserWarning, match=r"plain.ckpt has no state of MultiObjectiveCallback: the method begins anew"):
+    with pytest.warns(UserWarning, match=r"plain.ckpt has no state of MultiObjectiveCallback: the method starts afresh"):
         trainer(tmp_path, callback).fit(Net(), loader(), ckpt_path=tmp_path / "plain.ckpt", weights_only=True)
     assert callback.mol.step == BATCHES
 
