@@ -485,7 +485,8 @@ def test_a_checkpoint_without_the_callback_starts_the_method_afresh(tmp_path):
     run.fit(Plain(), loader())
     run.save_checkpoint(tmp_path / "plain.ckpt")
     callback = method()
-    with pytest.warns(UserWarning, match=r"plain.ckpt has no state of MultiObjectiveCallback: the method starts afresh"):
+    message = r"plain.ckpt has no state of MultiObjectiveCallback: the method starts afresh"
+    with pytest.warns(UserWarning, match=message):
         trainer(tmp_path, callback).fit(Net(), loader(), ckpt_path=tmp_path / "plain.ckpt", weights_only=True)
     assert callback.mol.step == BATCHES
 
