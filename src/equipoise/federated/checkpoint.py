@@ -26,10 +26,10 @@ class Checkpoint:
         self.written = time.monotonic()
 
     def load(self, server: Server) -> Server:
-        """The state that was kept, or the one given if there is none.
+        """The saved state, or the given one if there is none.
 
         Raises:
-            DamagedFileError: The file is not what was written.
+            DamagedFileError: The file was altered or truncated.
             StateMismatchError: The file belongs to another run; the message says what differs.
         """
         if not self.path.is_file():
@@ -104,7 +104,7 @@ def _arrays(points: Curve) -> dict[str, Tensor]:
 
 
 def _points(arrays: dict[str, Tensor]) -> Curve:
-    """The reverse of `_arrays`."""
+    """The inverse of `_arrays`."""
     if not arrays:
         return []
 

@@ -1,4 +1,4 @@
-"""Federated learning on many machines: a strategy for Flower. Needs the extra `equipoise[flower]`."""
+"""Federated learning on many machines: a strategy for Flower. Needs the extra `flower`."""
 
 from equipoise.flower.client import evaluate_function, reply, train_function
 from equipoise.flower.limits import LossCap
