@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-pytest.importorskip("flwr", reason="Flower is not installed: pip install 'equipoise[flower]'")
+pytest.importorskip("flwr", reason="Flower is not installed: pip install '.[flower]'")
 
 from flwr.app import Array, ArrayRecord, Context, Message
 from tests.flower.hostile import KINDS, hostile_replies

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-pytest.importorskip("flwr", reason="Flower is not installed: pip install 'equipoise[flower]'")
+pytest.importorskip("flwr", reason="Flower is not installed: pip install '.[flower]'")
 
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 

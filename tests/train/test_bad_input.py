@@ -1,6 +1,7 @@
 """What bad input gets: the argument, the rule and the value found."""
 
 import re
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -130,6 +131,10 @@ METHODS: dict[str, tuple[Any, str]] = {
     "no weighting": ((None, eq.Last()), "method must have a weighting such as OMD(); found None"),
     "a weighting's class": ((eq.OMD, eq.Last()), "method must have a weighting such as OMD(); found <class"),
     "the parts in the wrong order": ((eq.Last(), eq.OMD()), "method must have a weighting such as OMD(); found Last()"),
+    "the former name of uses_duals": (
+        (SimpleNamespace(init=None, update=None, needs=(), dual=True), eq.Last()),
+        "weighting must have uses_duals, and not its former name dual; found dual in SimpleNamespace",
+    ),
     "two conversions": ((eq.Last(), eq.Last()), "method must have a weighting such as OMD(); found Last()"),
     "a part of a Method": (eq.Method(eq.OMD(), "Average"), f"{CONVERSION}; found Average"),  # type: ignore[arg-type]
     "no capacity": ((eq.OMD(), eq.Adaptive()), CAPACITY),

@@ -447,7 +447,7 @@ class Duck:
     """A weighting by what it has, as older ones have it."""
 
     needs: frozenset[str] = frozenset()
-    traceable, dual, origin = True, False, None
+    traceable, uses_duals, origin = True, False, None
     init, update, rows = eq.Linear().init, eq.Linear().update, eq.Linear().rows
 
 

@@ -54,7 +54,7 @@ def by_hand(run: Any, weighting: Weighting[Any], conversion: Any, w: Tensor, ste
         state = weighting.init(torch.zeros(3), **extra) if state is None else state
         record = conversion.update(params, losses, record)
         c, state = weighting.update(losses, state, w, **extra)
-        c = 3 * c if weighting.dual else c  # uniform λ is the weighted sum
+        c = 3 * c if weighting.uses_duals else c  # uniform λ is the weighted sum
         run.optimizer.zero_grad()
         tracked = weighting.rows(state)
         if tracked is None:

@@ -249,7 +249,7 @@ class Rounds:
         c, state = self.weighting.update(
             losses.to(desk), state, self.preference.to(desk), mask=None if mask is None else mask.to(desk), **extra
         )
-        return c.to(losses.device) * (self.m if self.weighting.dual else 1), state
+        return c.to(losses.device) * (self.m if self.weighting.uses_duals else 1), state
 
     def _step(
         self, theta: dict[str, Tensor], local: Mapping[str, Tensor], c: Tensor, rows: Tensor | None

@@ -66,8 +66,7 @@ class Server:
         learned, blank = self.learned, torch.zeros_like(preference)
         require(len(learned) > 0, "arrays must hold floating-point numbers that are learned", sorted(theta))
         self.optimizer = None if optimizer is None else optimizer([x.clone() for x in learned.values()])
-        self.dual: Any = weighting.init(blank, **self._statistics(()))
-        """The weighting's state."""
+        self.weighting_state: Any = weighting.init(blank, **self._statistics(()))
         self.record: Any = conversion.init(learned, blank)
         """The conversion's state."""
         self.due = torch.zeros_like(preference, dtype=torch.float64)
@@ -86,7 +85,7 @@ class Server:
     @property
     def weights(self) -> Tensor | None:
         """λ, (m,), if the weighting or the one it wraps has it."""
-        return duals(self.weighting, self.dual)
+        return duals(self.weighting, self.weighting_state)
 
     @property
     def archive_size(self) -> int | None:
@@ -113,14 +112,14 @@ class Server:
             The coefficients c of the objectives' models, (m,).
         """
         extra = self._statistics(parts) if pi is None else {**self._statistics(parts), "inclusion": pi}
-        c, dual = self.weighting.update(losses, self.dual, self.preference, mask=mask, **extra)
-        c = c * len(c) if self.weighting.dual else c
+        c, new_state = self.weighting.update(losses, self.weighting_state, self.preference, mask=mask, **extra)
+        c = c * len(c) if self.weighting.uses_duals else c
         wanted, c = c, limit_weights(c, self.preference, parts, self.max_weight)
         self.limited = int((wanted.abs() > c.abs() * (1 + 1e-6)).sum())
         shown = self._with_stand_ins(losses, mask, pi)
         self._enter(*shown, before=True)
-        self.theta = self._step(c, parts, self.weighting.rows(dual))
-        self.dual = dual
+        self.theta = self._step(c, parts, self.weighting.rows(new_state))
+        self.weighting_state = new_state
         self._enter(*shown, before=False)
         return c
 
@@ -200,7 +199,7 @@ class Server:
         used = set(torch.nonzero(self.conversion.used(self.record)).squeeze(-1).tolist()) or {0}
         slots = {j: {n: x[j] for n, x in self.record.slots.items()} for j in sorted(self._changed & used)}
         record = with_slots(self.record, {})
-        tensors = {f"weighting.{n}": x for n, x in state.flatten(self.dual).items()}
+        tensors = {f"weighting.{n}": x for n, x in state.flatten(self.weighting_state).items()}
         tensors |= {f"record.{n}": x for n, x in state.flatten(record).items()}
         tensors["due"] = self.due
         if self.optimizer is not None:
@@ -219,7 +218,7 @@ class Server:
 
         check_tensors(kept.model, self.theta)
         self.round, self.theta = kept.round, {name: kept.model[name] for name in self.theta}
-        self.dual, self.due = state.unflatten(part("weighting."), self.dual), kept.state["due"]
+        self.weighting_state, self.due = state.unflatten(part("weighting."), self.weighting_state), kept.state["due"]
         numbers = state.unflatten(part("record."), with_slots(self.record, {}))
         slots = store.resize(self.record.slots, 0, self.conversion.used(numbers).shape[-1])
         for j, models in kept.slots.items():

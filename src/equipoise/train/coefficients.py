@@ -47,7 +47,7 @@ def _looks_ahead(weighting: Any, preference: Tensor) -> bool:  # noqa: ANN401
 
 def _factor(weighting: Weighting[Any], m: int) -> int:
     """The factor m for coefficients λ∘w, so that uniform λ gives the weighted sum Σ w_i f_i; 1 otherwise."""
-    return m if getattr(weighting, "dual", False) else 1
+    return m if getattr(weighting, "uses_duals", False) else 1
 
 
 class Known:

@@ -175,6 +175,8 @@ def choose_method(method: object) -> Method:
         alone = f"{type(method).__name__} alone: add its conversion, Suffix() or, for the last iterate, Last()"
         require(False, rule, alone if _is_weighting(method) else f"{method!r:.80}")  # noqa: FBT003
     require(_is_weighting(found.weighting), "method must have a weighting such as OMD()", found.weighting)
+    rule = "weighting must have uses_duals, and not its former name dual"
+    require(not hasattr(found.weighting, "dual"), rule, lambda: f"dual in {type(found.weighting).__name__}")
     given: object = found.conversion
     planned = isinstance(given, Conversion) and not isinstance(given, type)
     require(planned, "method must have a conversion such as Suffix(), Average() or Last()", given)

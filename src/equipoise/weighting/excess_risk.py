@@ -102,7 +102,7 @@ class ExcessRisk(Weighting[ExcessRiskState]):
         return used.log_weights.exp() * seen.weight, new
 
     @property
-    def dual(self) -> bool:
+    def uses_duals(self) -> bool:
         """True: the coefficients are λ∘w."""
         return True
 

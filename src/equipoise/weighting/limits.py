@@ -240,7 +240,7 @@ class Limits(Weighting[LimitsState]):
     @property
     def _factor(self) -> int:
         """The factor that makes uniform λ the weighted sum, as in a training loop."""
-        return len(self.free) if len(self.free) > 1 and self.among.dual else 1
+        return len(self.free) if len(self.free) > 1 and self.among.uses_duals else 1
 
     def _free_part(self, seen: Seen, state: LimitsState, to_free: Tensor) -> tuple[Tensor, Any]:
         """Coefficients of the free losses, 0 for the others, (*B, m), and the state of their weighting."""

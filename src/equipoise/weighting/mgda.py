@@ -67,7 +67,7 @@ class MGDA(Weighting[Stateless]):
         return (alpha * weight).clamp_max(torch.finfo(seen.dtype).max), state
 
     @property
-    def dual(self) -> bool:
+    def uses_duals(self) -> bool:
         """Whether the coefficients are λ∘w: unless the gradients are scaled."""
         return self.normalize == "none" or self.raw_weights
 

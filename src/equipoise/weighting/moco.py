@@ -105,7 +105,7 @@ class MoCo(Weighting[MoCoState]):
         return new.dual * seen.weight, new
 
     @property
-    def dual(self) -> bool:
+    def uses_duals(self) -> bool:
         """True: the coefficients are λ∘w."""
         return True
 

@@ -148,7 +148,7 @@ class OMD(Weighting[OMDState]):
         return weights * preference.to(weights)
 
     @property
-    def dual(self) -> bool:
+    def uses_duals(self) -> bool:
         """True: the coefficients are λ∘w."""
         return True
 

@@ -68,6 +68,12 @@ class Weighting(Generic[S]):
     traceable: ClassVar[bool] = True
     ideal: Ideal = 0.0
 
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        """Refuse a class with the former name of `uses_duals`: its coefficients would be m times too small."""
+        super().__init_subclass__(**kwargs)
+        if "dual" in vars(cls):
+            raise TypeError(f"{cls.__name__} must define uses_duals; found its former name, dual")
+
     def init(self, losses: Tensor, **extra: Tensor) -> S:
         """The state before the first step: a NamedTuple of tensors (*B, ...), or of further states.
 
@@ -152,7 +158,7 @@ class Weighting(Generic[S]):
         return None
 
     @property
-    def dual(self) -> bool:
+    def uses_duals(self) -> bool:
         """Whether the coefficients are λ∘w with λ in the simplex: for uniform w they then sum to 1/m, not to 1.
 
         A server that averages the models of m clients multiplies such coefficients by m.
@@ -192,9 +198,9 @@ class Wrapper(Weighting[S]):
         return self.inner.traceable
 
     @property
-    def dual(self) -> bool:
+    def uses_duals(self) -> bool:
         """Whether the inner weighting's coefficients are λ∘w."""
-        return self.inner.dual
+        return self.inner.uses_duals
 
     @property
     def origin(self) -> Ideal | None:

@@ -78,6 +78,6 @@ class Reweighted(Wrapper[S], Generic[S]):
         return self.inner.rows(state)
 
     @property
-    def dual(self) -> bool:
+    def uses_duals(self) -> bool:
         """Whether the coefficients are a∘w with a in the simplex: if w is multiplied in, or the inner ones are λ∘w."""
-        return self.coefficients or self.inner.dual
+        return self.coefficients or self.inner.uses_duals

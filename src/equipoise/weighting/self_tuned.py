@@ -256,7 +256,7 @@ class SelfTuned(Weighting[SelfTunedState]):
         return state.dual * preference.to(state.dual)
 
     @property
-    def dual(self) -> bool:
+    def uses_duals(self) -> bool:
         """True: the coefficients are λ∘w."""
         return True
 

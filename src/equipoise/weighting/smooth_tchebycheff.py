@@ -52,7 +52,7 @@ class SmoothTchebycheff(Weighting[Stateless]):
         return scale * seen.weight * alpha, state
 
     @property
-    def dual(self) -> bool:
+    def uses_duals(self) -> bool:
         """Whether the coefficients are λ∘w: unless w is scaled to mean one."""
         return self.normalize == "sum"
 
