@@ -467,7 +467,7 @@ def _jacobian(problem: Problem, x: Tensor) -> tuple[Tensor, Tensor]:
 
 @contextmanager
 def _steps(steps: int, label: str, *, show: bool) -> Iterator[Iterator[int]]:
-    """1..steps, with a progress bar if asked for."""
+    """1..steps, with a progress bar if requested."""
     if not show:
         yield iter(range(1, steps + 1))
         return

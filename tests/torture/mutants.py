@@ -265,8 +265,8 @@ MUTANTS = [
             f"{STEPS}::test_losses_are_weighted_by_their_counts",
         ),
         (
-            "for p in self.trained():  # of another optimizer",
-            "for p in []:  # of another optimizer",
+            "for p in self.trained():  # also those of another optimizer",
+            "for p in []:  # also those of another optimizer",
             f"{NONFINITE}::test_a_skipped_step_moves_no_parameter_of_another_optimizer",
         ),
         ("elif not self.steers:", "else:", "train/test_steer.py::test_against_a_plain_loop"),

@@ -58,7 +58,7 @@ def reply(
     Examples:
         >>> from flwr.app import ArrayRecord
         >>> from equipoise.flower import LocalGrid, PreferenceStrategy, reply
-        >>> def client(message, context):  # a train function of one's own
+        >>> def client(message, context):  # your own train function
         ...     k = context.node_config["partition-id"]
         ...     return reply(message, context, torch.nn.Linear(1, 1), loss=1.0 + k, examples=10)
         >>> strategy = PreferenceStrategy(eq.OMD(), objectives=2, fraction_evaluate=0.0)

@@ -373,7 +373,7 @@ class PreferenceStrategy(FedAvg):
             return None
         return inclusion(self.groups.sizes, *self._sample, self.dropout)
 
-    # --------------------------------------------------------------------------- what is told
+    # --------------------------------------------------------------------------- messages and metrics
     def _say_once(self, what: tuple[str, int], text: str) -> None:
         """Log a warning once per run, so that one bad client does not fill the log. The metrics count all."""
         if what not in self._said:
