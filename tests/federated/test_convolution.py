@@ -6,7 +6,7 @@ from torch import Tensor, nn
 
 from equipoise.federated import LocalWork, ResNet20
 from equipoise.federated.convolution import convolve
-from equipoise.federated.local import draw_batches
+from equipoise.federated.local_work import draw_batches
 from equipoise.federated.models import initial
 from equipoise.federated.sequential import Sequential
 from equipoise.federated.splits import ClientData, Samples

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from equipoise import PropFair
 from equipoise.federated import ClientData, Dense, LocalWork, Model, Sent
-from equipoise.federated.local import draw_batches
+from equipoise.federated.local_work import draw_batches
 from equipoise.federated.models import initial
 from equipoise.federated.sequential import Sequential
 from equipoise.federated.splits import Samples, deal

@@ -33,7 +33,7 @@ from equipoise.federated import (
     simulate,
 )
 from equipoise.federated.checkpoint import Checkpoint
-from equipoise.federated.local import draw_batches
+from equipoise.federated.local_work import draw_batches
 from equipoise.federated.models import initial
 from equipoise.federated.stacked import Stacked
 

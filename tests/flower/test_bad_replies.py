@@ -14,7 +14,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricR
 import equipoise as eq
 from equipoise.flower import LocalGrid, LossCap
 from equipoise.flower.arrays import Part
-from equipoise.flower.limits import limit_weights
+from equipoise.flower.client_limits import limit_weights
 
 Maker = Callable[..., Any]
 Change = Callable[[RecordDict], object]

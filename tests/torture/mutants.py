@@ -468,7 +468,7 @@ MUTANTS = [
         ),
     ),
     *_of(
-        "flower/limits.py",
+        "flower/client_limits.py",
         ("(rank <= k)", "(rank < k)", f"{REPLIES}::test_the_limit_is_the_quantile_of_the_others"),
         (
             "share * total / largest",

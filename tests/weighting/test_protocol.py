@@ -10,8 +10,8 @@ from torch import Tensor
 
 import equipoise as eq
 from equipoise.weighting import Seen, Stateless, Weighting
-from equipoise.weighting.local import restrict
 from equipoise.weighting.protocol import keep, see, working_dtype
+from equipoise.weighting.restricted import restrict
 
 
 def vector(*entries: float) -> torch.Tensor:

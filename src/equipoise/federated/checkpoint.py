@@ -12,7 +12,7 @@ from torch import Tensor
 from equipoise import state as states
 from equipoise.atomic import check_zip, sealed_zip
 from equipoise.errors import StateMismatchError
-from equipoise.federated.local import Evaluation
+from equipoise.federated.local_work import Evaluation
 from equipoise.federated.server import Curve, Point, Server
 
 __all__ = ["Checkpoint"]

@@ -9,8 +9,8 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from equipoise.conversion.plan import Params
-from equipoise.federated.capture import capture
-from equipoise.federated.local import (
+from equipoise.federated.cuda_graph import capture
+from equipoise.federated.local_work import (
     BatchNorm,
     LocalWork,
     Precision,

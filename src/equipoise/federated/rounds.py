@@ -16,7 +16,7 @@ from equipoise.datasets import Dataset, load
 from equipoise.errors import require
 from equipoise.federated.checkpoint import Checkpoint
 from equipoise.federated.graphed import Graphed
-from equipoise.federated.local import Engine, Evaluation, Part, Precision
+from equipoise.federated.local_work import Engine, Evaluation, Part, Precision
 from equipoise.federated.models import Dense, Model, ResNet20
 from equipoise.federated.sequential import Sequential
 from equipoise.federated.server import Curve, Outputs, Point, Rounds, Server

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from equipoise.conversion.plan import Params, marks
-from equipoise.federated.local import (
+from equipoise.federated.local_work import (
     TEST_BATCH,
     BatchNorm,
     Evaluation,

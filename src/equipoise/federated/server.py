@@ -12,7 +12,7 @@ from equipoise.conversion import Conversion
 from equipoise.conversion.plan import batch_mask
 from equipoise.conversion.protocol import archive_size, records_before
 from equipoise.errors import NonFiniteLossError
-from equipoise.federated.local import Engine, Evaluation, Sent, Transform, draw_batches
+from equipoise.federated.local_work import Engine, Evaluation, Sent, Transform, draw_batches
 from equipoise.federated.models import initial
 from equipoise.federated.splits import ClientData
 from equipoise.federated.task import LossSource, Task

@@ -8,8 +8,8 @@ from torch import Tensor, nn
 from torch.utils._triton import has_triton
 
 from equipoise.conversion.plan import Params
-from equipoise.federated.capture import capture
-from equipoise.federated.local import (
+from equipoise.federated.cuda_graph import capture
+from equipoise.federated.local_work import (
     TEST_BATCH,
     Evaluation,
     LocalWork,

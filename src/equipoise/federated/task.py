@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from equipoise.errors import require
-from equipoise.federated.local import BatchNorm, LocalWork
+from equipoise.federated.local_work import BatchNorm, LocalWork
 from equipoise.federated.models import Dense, Model
 from equipoise.federated.splits import Rotation, Split
 

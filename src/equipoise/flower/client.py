@@ -9,7 +9,7 @@ from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
 from torch import Tensor, nn
 
 from equipoise.errors import require
-from equipoise.federated.local import LocalWork, Transform
+from equipoise.federated.local_work import LocalWork, Transform
 from equipoise.flower.replies import ACCURACY, CLIENT, EXAMPLES, LOSS
 
 __all__ = ["Criterion", "Samples", "evaluate_function", "reply", "train_function"]

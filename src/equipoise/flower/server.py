@@ -12,7 +12,7 @@ from equipoise.conversion.protocol import archive_size, check_planned, records_b
 from equipoise.errors import require
 from equipoise.flower import arrays as sums
 from equipoise.flower.checkpoint import Checkpoint, Kept
-from equipoise.flower.limits import limit_weights
+from equipoise.flower.client_limits import limit_weights
 from equipoise.train.checkpoint import check_tensors, describe
 from equipoise.train.slots import InMemory
 from equipoise.weighting import Weighting

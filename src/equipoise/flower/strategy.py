@@ -21,7 +21,7 @@ from equipoise.conversion import Adaptive, Conversion
 from equipoise.errors import require
 from equipoise.flower import arrays as sums
 from equipoise.flower.checkpoint import Checkpoint
-from equipoise.flower.limits import LossCap, limit_moves, weight_shares
+from equipoise.flower.client_limits import LossCap, limit_moves, weight_shares
 from equipoise.flower.objectives import Groups, Objectives, inclusion
 from equipoise.flower.replies import Heard, Rejected, hear
 from equipoise.flower.server import Server, ServerOptimizer

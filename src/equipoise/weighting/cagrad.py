@@ -8,8 +8,8 @@ from torch import Tensor
 
 from equipoise.batch import Number, apply, check_non_negative, per_instance
 from equipoise.minnorm import min_norm_at
-from equipoise.weighting.local import norm, restrict
 from equipoise.weighting.protocol import Seen, Stateless, Weighting
+from equipoise.weighting.restricted import norm, restrict
 
 _STEPS = 50
 """The most iterations; the search converges quadratically, in about five."""

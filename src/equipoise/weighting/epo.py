@@ -10,8 +10,8 @@ from torch import Tensor
 from equipoise.batch import apply
 from equipoise.errors import require
 from equipoise.minnorm import min_norm
-from equipoise.weighting.local import Local, Target, restrict
 from equipoise.weighting.protocol import Ideal, Seen, Weighting
+from equipoise.weighting.restricted import Local, Target, restrict
 
 
 class EPOState(NamedTuple):

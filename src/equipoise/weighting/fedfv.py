@@ -8,8 +8,8 @@ from torch import Tensor
 
 from equipoise.batch import Number, apply, per_instance
 from equipoise.errors import require
-from equipoise.weighting.local import norm, restrict
 from equipoise.weighting.protocol import Seen, Weighting, keep, working_dtype
+from equipoise.weighting.restricted import norm, restrict
 
 _ROUNDING = 1e-12
 

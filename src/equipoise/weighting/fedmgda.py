@@ -9,8 +9,8 @@ from torch import Tensor
 from equipoise.batch import Number, per_instance
 from equipoise.boxqp import box_min_norm
 from equipoise.errors import require
-from equipoise.weighting.local import restrict
 from equipoise.weighting.protocol import Seen, Stateless, Weighting
+from equipoise.weighting.restricted import restrict
 
 
 @dataclass(frozen=True)

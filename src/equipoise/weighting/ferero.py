@@ -12,8 +12,8 @@ from torch import Tensor
 from equipoise.batch import Number, apply, check_non_negative, per_instance
 from equipoise.errors import require
 from equipoise.simplex import Euclidean
-from equipoise.weighting.local import Local, Target, ray, restrict
 from equipoise.weighting.protocol import Ideal, Seen, Weighting, working_dtype
+from equipoise.weighting.restricted import Local, Target, ray, restrict
 
 Array = NDArray[np.floating]
 

@@ -6,8 +6,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from equipoise.weighting.local import restrict
 from equipoise.weighting.protocol import Seen, Stateless, Weighting
+from equipoise.weighting.restricted import restrict
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,8 @@ from torch import Tensor
 
 from equipoise.batch import Number, apply, per_instance
 from equipoise.errors import require
-from equipoise.weighting.local import norm, restrict
 from equipoise.weighting.protocol import Seen, Stateless, Weighting
+from equipoise.weighting.restricted import norm, restrict
 
 _RIDGE = 1e-12
 _STEPS = 100

@@ -7,9 +7,9 @@ import torch
 from torch import Tensor
 
 from equipoise.errors import require
-from equipoise.weighting.local import restrict
 from equipoise.weighting.protocol import Seen, Weighting, keep
 from equipoise.weighting.random_bits import mix
+from equipoise.weighting.restricted import restrict
 
 
 class PCGradState(NamedTuple):

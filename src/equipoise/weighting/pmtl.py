@@ -10,8 +10,8 @@ from equipoise import preference as preferences
 from equipoise.batch import apply
 from equipoise.errors import require
 from equipoise.minnorm import min_norm
-from equipoise.weighting.local import Local, Target, ray, restrict
 from equipoise.weighting.protocol import Ideal, Seen, Weighting, keep
+from equipoise.weighting.restricted import Local, Target, ray, restrict
 
 
 class PMTLState(NamedTuple):

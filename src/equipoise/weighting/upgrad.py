@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 from equipoise.minnorm import min_norm_at
-from equipoise.weighting.local import restrict
 from equipoise.weighting.protocol import Seen, Stateless, Weighting
+from equipoise.weighting.restricted import restrict
 
 
 @dataclass(frozen=True)
