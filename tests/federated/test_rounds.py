@@ -986,7 +986,7 @@ def test_a_method_that_is_not_known(toy):
 def test_a_gpu_that_is_not_there(toy, monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     small = toy((6, 9, 4))
-    with pytest.raises(ValueError, match=r"device must be there: no GPU was found by torch\.cuda, .* found cuda:1"):
+    with pytest.raises(ValueError, match=r"device must exist: torch\.cuda finds no GPU, .* found cuda:1"):
         simulate(Task("toy", small.split, LINEAR, LocalWork(1), 1), "LS", dataset=small.dataset, device="cuda:1")
 
 

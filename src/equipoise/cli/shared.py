@@ -117,7 +117,7 @@ def read_device(name: str | None) -> str | None:
     require(re.fullmatch(r"cpu|cuda(:\d+)?", name) is not None, "device must be cpu, cuda or cuda:N", repr(name))
     count = torch.cuda.device_count() if torch.cuda.is_available() else 0
     there = name == "cpu" or int(name.partition(":")[2] or 0) < count
-    require(there, f"device must be there: torch finds {count or 'no'} GPU{'s' if count > 1 else ''}", name)
+    require(there, f"device must exist: torch finds {count or 'no'} GPU{'s' if count > 1 else ''}", name)
     return name
 
 

@@ -311,7 +311,7 @@ def _read_pack(path: Path) -> dict[str, bytes]:
     except (lzma.LZMAError, EOFError, DamagedFileError) as error:
         raise DamagedCellError(f"not a whole file of cells: {error}") from None
     if not isinstance(stated, dict) or stated.get("sha256") != hashlib.sha256(body).hexdigest():
-        raise DamagedCellError("its content is not what its checksum says")
+        raise DamagedCellError("its content does not match its checksum")
     if stated.get("format") != FORMAT:
         raise UnknownFormatError(f"it has format {stated.get('format')}, this version reads format {FORMAT}")
     return {name.decode(errors="replace"): text for name, _, text in (line.partition(b" ") for line in lines)}
@@ -397,7 +397,7 @@ def _parse(content: bytes) -> Cell:
         raise DamagedCellError(f"not a cell: it must hold {', '.join(Cell._fields)}")
     cell = Cell(*(found[key] for key in Cell._fields))
     if found.get("sha256") != _checksum(cell._asdict()):
-        raise DamagedCellError("its content is not what its checksum says")
+        raise DamagedCellError("its content does not match its checksum")
     texts: list[object] = [*cell.names.values(), *cell.made.values()]
     if not all(isinstance(text, str) and len(text) <= 200 for text in texts):
         raise DamagedCellError("names and provenance must be short texts")

@@ -259,7 +259,7 @@ def _parts(given: Sequence[Part]) -> tuple[Part, ...]:
 def _device(device: torch.device | str) -> torch.device:
     where = torch.device(device)
     missing = where.type == "cuda" and not torch.cuda.is_available()
-    require(not missing, "device must be there: no GPU was found by torch.cuda, use cpu", str(where))
+    require(not missing, "device must exist: torch.cuda finds no GPU, use cpu", str(where))
     return where
 
 
