@@ -1,4 +1,4 @@
-"""Every Python block of the README and of the docs runs, and says what it claims."""
+"""Every Python block of the README and of the docs runs."""
 
 import os
 import re

@@ -1,4 +1,4 @@
-"""Cells are whole or not there, are found by what was asked, and are never lost by what goes wrong."""
+"""Cells are complete or absent, are found by their specification, and are never lost."""
 
 import errno
 import hashlib
@@ -508,7 +508,7 @@ def test_a_pack_of_another_format_is_ignored(tmp_path):
 
 
 def test_a_bad_line_of_a_pack_is_named_and_the_others_are_read(tmp_path):
-    """Its checksum is right: whoever made it wrote this."""
+    """The content is wrong, but its checksum is right."""
     file = tmp_path / "some.jsonl.xz"
     good, bad = Cell({"seed": 1}, {"value": 1}, {}, {}), Cell(SYNTHETIC, {}, {}, {})
     pack([good, bad], file)

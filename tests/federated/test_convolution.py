@@ -1,4 +1,4 @@
-"""The convolution of many clients against one client after the other, and ResNet-20 built on it against its module."""
+"""Convolutions of many clients at once against one client at a time, and ResNet-20 built on them."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""Two engines, one answer: the fast one against the plain one, and both against a loop written out here."""
+"""Engines agree: the fast one, the sequential one, and a loop written out here."""
 
 import copy
 from dataclasses import dataclass

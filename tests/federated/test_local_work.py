@@ -1,4 +1,4 @@
-"""What a client does in a round: its batches, and the precision of its products."""
+"""A client's local work: its batches, and the precision of its products."""
 
 import itertools
 from collections import Counter

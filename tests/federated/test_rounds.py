@@ -1,4 +1,4 @@
-"""Rounds: every method on digits, two of them written out in plain PyTorch, and what happens when things go wrong."""
+"""Rounds: every method on digits, two of them in plain PyTorch, and error handling."""
 
 import itertools
 import json

@@ -1,4 +1,4 @@
-"""Replies that cannot be used: each is rejected by name and reason, and the round goes on with the rest."""
+"""Invalid replies: each is rejected with its reason, and the round continues with the rest."""
 
 from collections.abc import Callable
 from typing import Any

@@ -1,4 +1,4 @@
-"""A run that was killed and resumed is the run that was not."""
+"""A run that was killed and resumed equals an uninterrupted one."""
 
 import json
 import os

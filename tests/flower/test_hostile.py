@@ -1,4 +1,4 @@
-"""A run in which some clients are hostile ends, stays finite, and serves the others."""
+"""A run with some hostile clients finishes, stays finite, and serves the others."""
 
 from collections.abc import Callable
 from typing import Any

@@ -1,4 +1,4 @@
-"""What the strategy does in a round: groups, masks, sampling, what it tells, what it answers."""
+"""A round of the strategy: groups, masks, sampling, logs and metrics, and the answer."""
 
 import tracemalloc
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Several calls before one step: what counts, and with which coefficients."""
+"""Gradient accumulation: which calls count, and with which coefficients."""
 
 from typing import Any
 

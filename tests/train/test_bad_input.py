@@ -1,4 +1,4 @@
-"""What bad input gets: the argument, the rule and the value found."""
+"""Bad input: the message names the argument, the rule and the value found."""
 
 import re
 from types import SimpleNamespace

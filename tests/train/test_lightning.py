@@ -1,4 +1,4 @@
-"""A Lightning Trainer with the callback does what one's own loop does, and evaluates and saves the solution."""
+"""A Lightning Trainer with the callback equals a plain loop, and evaluates and saves the solution."""
 
 import logging
 import os

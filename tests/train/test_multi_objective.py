@@ -1,4 +1,4 @@
-"""The shell does what a loop by hand does, and commits when it says it does."""
+"""`MultiObjective` equals a loop written by hand, and commits steps when it says."""
 
 import copy
 import gc

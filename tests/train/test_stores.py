@@ -1,4 +1,4 @@
-"""Copies on the device, in host memory and in a folder: one run, bit for bit, and what goes wrong with disks."""
+"""Copies on the device, in host memory and in a folder: the same run bit for bit, and disk errors."""
 
 import errno
 import gc

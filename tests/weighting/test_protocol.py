@@ -1,4 +1,4 @@
-"""What every weighting sees of its arguments, and what the base class does for a method."""
+"""The arguments as every weighting sees them, and what the base class does for a method."""
 
 import math
 from dataclasses import dataclass
