@@ -29,7 +29,7 @@ from equipoise import federated as fl
 from equipoise.conversion import Adaptive, Conversion, Last
 from equipoise.datasets import Dataset
 from equipoise.experiments.federated.settings import tasks
-from equipoise.federated.local import casting, layer_products
+from equipoise.federated.local_work import casting, layer_products
 from equipoise.simplex import Euclidean
 from equipoise.weighting import OMD
 

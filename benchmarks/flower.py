@@ -202,7 +202,7 @@ def run_fleet(fleet: Fleet, weighting: Weighting[Any], rounds: int, fraction: fl
         losses, mask = torch.zeros(m), torch.zeros(m, dtype=torch.bool)
         losses[who], mask[who] = first, True
         c, state = weighting.update(losses, state, w, mask=mask, inclusion=pi)
-        c = c * m if weighting.dual else c
+        c = c * m if weighting.uses_duals else c
         theta = theta + c[who] @ (models - theta)
         server += time.process_time() - began
     return {"curve": curve, "server": server / rounds, "sum": float(c.sum())}

@@ -1,16 +1,16 @@
 """Adult: who earns more than 50,000 dollars? How many points of accuracy does it cost to answer alike for both sexes?
 
 The first objective is the cross-entropy, the second the demographic-parity gap: the difference between the mean
-predicted probabilities of men and women. They are in different units and have different floors, so each is measured
-from its best value in units of what is at stake:
+predicted probabilities of men and women. They have different units and different minima, so each is measured from its
+best value and divided by its range:
 
-    f₁ = (cross-entropy − best)/(that of a constant − best)     the share of what the inputs tell that is given up
-    f₂ = gap/(gap of the model that is trained for cross-entropy alone)     the share of the gap that is left
+    f₁ = (cross-entropy − best)/(that of a constant − best)     the fraction of the inputs' information that is given up
+    f₂ = gap/(gap of the model trained for cross-entropy alone)     the fraction of the gap that remains
 
-Both go from 0 to 1, and the preference w asks for w₁f₁ = w₂f₂: (0.5, 0.5) for giving up as large a share of the one as
-is left of the other, (0.9, 0.1) for leaving nine times the share of the gap. Nine preferences with the default method
-of the library, with the former default (OptOMD-TCH) and with the weighted sum (LS) of the same two numbers. Prints and
-draws what a decision maker chooses from: test accuracy against the gap of the decisions on the test set.
+Both go from 0 to 1, and the preference w asks for w₁f₁ = w₂f₂: (0.5, 0.5) asks for equal fractions, (0.9, 0.1) leaves a
+fraction of the gap that is nine times f₁. The example trains for nine preferences with the default method of the
+library, the former default (OptOMD-TCH) and the weighted sum (LS) of the same two numbers. It prints and draws the
+choices of a decision maker: test accuracy against the gap of the decisions on the test set.
 
     python examples/adult.py --out out/adult    # needs adult.csv, see docs/datasets.md; some minutes on one core
     python examples/adult.py --quick            # a tenth of the people, three preferences
@@ -57,7 +57,7 @@ class Units(NamedTuple):
 def people(folder: str | None, share: int) -> tuple[People, People]:
     """Training and test people; one in `share` of them."""
     data = standardize(load("adult", folder))
-    # The sex is what the decisions are to be independent of: it is not an input. (Others tell much of it: "husband".)
+    # Decisions should not depend on the sex, so it is not an input. (Other columns reveal much of it: "husband".)
     columns = torch.tensor([not name.startswith("gender=") for name in data.columns])
     parts = (
         (data.train_inputs, data.train_labels, data.train_groups),
@@ -77,7 +77,7 @@ def network(inputs: int, seed: int) -> nn.Sequential:
 
 
 def training(model: nn.Module, steps: int) -> tuple[torch.optim.Optimizer, torch.optim.lr_scheduler.LRScheduler]:
-    """Adam with a step that falls to 0: the gap has a kink at 0, about which steps of one length would jump."""
+    """Adam with a step size that decays to 0: the gap has a kink at 0, around which constant steps would oscillate."""
     optimizer = torch.optim.Adam(model.parameters(), lr=STEP_SIZE)
     return optimizer, torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1 - step / steps)
 
@@ -139,7 +139,7 @@ def judge(model: nn.Module, train: People, test: People, units: Units) -> dict[s
 
 
 def run(data: tuple[People, People], weights: list[float], seeds: list[int], steps: int) -> dict[str, Any]:
-    """All that is found: by method and preference, means over the seeds of what `judge` tells."""
+    """The results by method and preference: means over the seeds of what `judge` returns."""
     found: dict[str, Any] = {"preferences": [[w, 1 - w] for w in weights], "seeds": seeds, "steps": steps}
     judged: dict[str, list[list[dict[str, float]]]] = {name: [[] for _ in weights] for name in METHODS}
     alone: list[dict[str, float]] = []

@@ -1,12 +1,12 @@
 """Ten domains of text, one small language model: is the worst domain left behind, and how many copies does that take?
 
-A transformer reads bytes of the documentation strings of Python's standard library; ten of its packages are the ten
-domains, and the loss of each is an objective, all of the same weight. Every step sees as much text of each domain, or
-(rows "drawn") text of domains that are drawn by λ. From one model that was trained on the mean of the domains for a
-while these methods go on: that mean (LS), the default method of the library, the same without its floor on young
-weights, the former default (OptOMD-TCH) and GroupDRO. Every fifth documentation string is held out. The default holds
-eight copies of the model. How many the archive of the former default would hold without its capacity is counted
-too: the iterates of its run that no other one dominates.
+A transformer reads bytes of the docstrings of Python's standard library. Ten of its packages are the domains; the loss
+of each is an objective, all with the same weight. Every step sees the same amount of text from each domain, or (rows
+"drawn") text of domains drawn by λ. All methods start from one model that was trained on the mean of the domains: that
+mean (LS), the default method of the library, the same without its floor on young weights, the former default
+(OptOMD-TCH) and GroupDRO. Every fifth docstring is held out. The default keeps eight copies of the model. The example
+also counts how many copies the archive of the former default would hold without its capacity: the non-dominated
+iterates of its run.
 
     python examples/domains.py --out out/domains    # some five minutes a seed on one core; needs no data
     python examples/domains.py --warm 700 --rate 2e-4 --steps 200    # fine-tuning: the losses hardly fall any more
@@ -90,7 +90,7 @@ def read(domain: str) -> Text:
     for part in DOMAINS[domain]:
         found = library / part
         files += [found] if found.is_file() else sorted(p for p in found.rglob("*.py") if "test" not in p.parts)
-    # A dictionary keeps the order, and drops what is said twice.
+    # A dictionary keeps the order and drops duplicates.
     strings = list(dict.fromkeys(text for file in files for text in documentation(file)))
 
     def encode(chosen: list[str]) -> Tensor:
@@ -129,7 +129,7 @@ def domain_losses(model: nn.Module, windows: Tensor) -> Tensor:
 
 @torch.no_grad()
 def evaluate(model: nn.Module, texts: list[Tensor], most: int) -> list[float]:
-    """Nats per byte over each text, in at most so many windows that do not overlap, spread over all of it."""
+    """Nats per byte over each text, in at most `most` non-overlapping windows spread over all of it."""
     found = []
     for text in texts:
         windows = text[: len(text) // (CONTEXT + 1) * (CONTEXT + 1)].view(-1, CONTEXT + 1)
@@ -140,7 +140,7 @@ def evaluate(model: nn.Module, texts: list[Tensor], most: int) -> list[float]:
 
 
 class Run(NamedTuple):
-    """What one run leaves: nats per byte by part of the text and domain, and the losses of every step, (steps, m)."""
+    """The result of one run: nats per byte by part of the text and domain, and the losses of every step, (steps, m)."""
 
     solution: dict[str, list[float]]
     last: dict[str, list[float]]
@@ -179,7 +179,7 @@ def warmed(texts: list[Text], seed: int, steps: int) -> Reader:
 
 
 def train(name: str, start: Reader, texts: list[Text], seed: int, steps: int, rate: float = STEP_SIZE) -> Run:
-    """Go on from a start with one method; batches depend on the seed alone."""
+    """Train with one method from a start; batches depend only on the seed."""
     model = copy.deepcopy(start)
     torch.manual_seed(seed)
     optimizer = torch.optim.Adam(model.parameters(), lr=rate)
@@ -220,7 +220,7 @@ def archive(seen: Tensor, capacity: int | None) -> list[int]:
 
 
 def run(seeds: list[int], warm: int, steps: int, rate: float = STEP_SIZE) -> dict[str, Any]:
-    """All that is found: nats per byte (seeds, m) by method, and the copies over the steps of the archive's runs."""
+    """The results: nats per byte (seeds, m) by method, and the copies over the steps of the archive's runs."""
     texts = [read(domain) for domain in DOMAINS]
     rows = [*METHODS, LAST]
     methods: dict[str, dict[str, list[list[float]]]] = {name: {"train": [], "held_out": []} for name in rows}

@@ -1,11 +1,10 @@
 """Group DRO on coloured digits: the colour agrees with the label for 95 % of the training samples, and misleads.
 
 Is a handwritten digit at least 5? It is drawn in one of two colours, which in training nearly gives the answer away;
-the groups are label × colour, two of them small. The test set shows every digit in both colours. Compared are the mean
-over all samples (ERM), the mean over as many samples of each group (the sampler alone, LS), GroupDRO with and without
-its generalisation adjustment, the paper's OMD-TCH with the adaptive output, the former default of the library
-(OptOMD-TCH) and the default; with plain SGD, momentum and Adam, everything else the same for all. Prints accuracies and
-draws them.
+the groups are label × colour, two of them small. The test set shows every digit in both colours. The example compares
+the mean over all samples (ERM), the mean over equally many samples of each group (the sampler alone, LS), GroupDRO with
+and without its generalisation adjustment, the paper's OMD-TCH with the adaptive output, the former default of the
+library (OptOMD-TCH) and the default, each with plain SGD, momentum and Adam. It prints and draws the accuracies.
 
     python examples/group_dro.py --out out/demo
 """
@@ -130,12 +129,12 @@ def all_losses(model: nn.Module, data: Coloured) -> Tensor:
 
 @torch.no_grad()
 def accuracy(model: nn.Module, data: Coloured) -> Tensor:
-    """The share of each group that is answered rightly, (m,)."""
+    """The accuracy in each group, (m,)."""
     return eq.group_losses((model(data.inputs).argmax(1) == data.labels).float(), data.groups, M)[0]
 
 
 def mean_std(values: Tensor) -> str:
-    """In per cent, over the seeds (seeds,)."""
+    """Mean and deviation in per cent, over the seeds (seeds,)."""
     numbers = (100 * values).tolist()
     return f"{statistics.mean(numbers):.1f} ± {statistics.stdev(numbers):.1f}"
 

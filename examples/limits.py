@@ -1,15 +1,15 @@
 """Adult and COMPAS: how accurate can a model be within limits of fairness, and what does each limit cost?
 
 Adult: who earns more than 50,000 dollars? Women who do are missed more often than men. COMPAS: who is not arrested
-again within two years? African-Americans who are not are misjudged more often than Caucasians. In both the first answer
-is the favourable one, and a person is missed who merits it and does not get it.
+again within two years? African-Americans who are not are misjudged more often than Caucasians. In both, "yes" is the
+favourable answer, and a person is "missed" who merits it and does not get it.
 
 Two sweeps for each data set, by logistic regression on all training people:
 
-- The price of a limit. The cross-entropy is made small while the mean loss of the people who merit the answer, in the
-  group that is missed more often, stays below ε. The losses are convex in the parameters, so the multiplier μ is the
-  slope of the least cross-entropy over ε: what a unit of the limit costs. Both are printed.
-- Equal opportunity and calibration. The difference between the shares that are missed (a rate: `eq.proxy`) is at most
+- The price of a limit. Minimise the cross-entropy while the mean loss of the people who merit the answer, in the group
+  that is missed more often, stays below ε. The losses are convex in the parameters, so the multiplier μ is the slope of
+  the least cross-entropy over ε: the cost of a unit of the limit. Both are printed.
+- Equal opportunity and calibration. The difference between the miss rates of the groups (a rate: `eq.proxy`) is at most
   ε, and the mean probability in each group is off by at most a given number, up or down.
 
     python examples/limits.py --out out/limits     # needs two files, see docs/datasets.md; some minutes on one core
@@ -39,7 +39,7 @@ STEP_SIZE, STEPS = 0.02, 1500
 
 
 class Case(NamedTuple):
-    """A data set, and what is asked of it."""
+    """A data set and its limits."""
 
     label: int
     """The favourable answer."""
@@ -97,7 +97,7 @@ def people(data: Dataset, case: Case, share: int) -> tuple[People, People]:
 
 
 def measure(model: nn.Module, data: People) -> dict[str, Tensor]:
-    """Everything that is made small or limited, and the accuracy."""
+    """Everything that is minimised or limited, and the accuracy."""
     logits = model(data.inputs).squeeze(1)
     groups, merit = data.means[:2], data.means[2:]
     off = groups @ (logits.sigmoid() - data.merit)
@@ -162,7 +162,7 @@ def run(data: tuple[People, People], case: Case, steps: int, count: int) -> dict
 
 
 def slopes(at: list[float], values: list[float]) -> list[float]:
-    """How fast the values fall, by the neighbours on both sides; at the ends by the one that there is."""
+    """The slopes of the falling values, by central differences; one-sided at the ends."""
     pairs = [(max(k - 1, 0), min(k + 1, len(at) - 1)) for k in range(len(at))]
     return [(values[b] - values[a]) / (at[a] - at[b]) for a, b in pairs]
 

@@ -1,4 +1,4 @@
-"""Every run draws the same examples; nothing depends on how fast the machine is, or on its network."""
+"""Test settings: fixed Hypothesis examples, and no dependence on the machine's speed or network."""
 
 import os
 import sys

@@ -1,4 +1,4 @@
-"""Files are the old ones or the whole new ones, and what is read is what was written."""
+"""Atomic files: a file is the old one or the complete new one, and a damaged one is refused."""
 
 import errno
 import io

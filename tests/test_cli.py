@@ -257,7 +257,7 @@ def test_bad_input_ends_with_a_message_and_not_with_a_traceback():
         (("fl", "--task", "mnist-rotated"), "nearest: mnist-rotation"),
         (("fl", "--method", "AdaOMD"), "nearest: AdaOMDgd-TCH"),
         (("fl", "--seeds", "zero"), "seeds must be whole numbers"),
-        (("fl", "--device", "cuda"), "device must be there: torch finds no GPU; found cuda"),
+        (("fl", "--device", "cuda"), "device must exist: torch finds no GPU; found cuda"),
         (
             ("fl", "--task", "mnist-rotation", "--rounds", "1", "--data", "."),
             "data set mnist was not found; looked in",

@@ -1,4 +1,4 @@
-"""What is used when nothing is named."""
+"""The defaults that apply when no method is named."""
 
 import dataclasses
 import functools

@@ -1,4 +1,4 @@
-"""Every public name says what it is, shows an example that runs, and has its place in the API reference."""
+"""Every public name has a docstring with an example that runs, and a place in the API reference."""
 
 import doctest
 import importlib

@@ -1,4 +1,4 @@
-"""What decides a result is told apart, and nothing else: results of last year are found, edited code is run again."""
+"""Identity: whatever determines a result, and nothing else, changes its key; edited code runs again."""
 
 import dataclasses
 import hashlib
@@ -118,7 +118,7 @@ def rule(x):
 
 @pytest.fixture
 def load(tmp_path, monkeypatch):
-    """Write code to a file and import it anew."""
+    """Write code to a file and import it again."""
 
     def load(code):
         path = tmp_path / "code_of_mine.py"

@@ -1,4 +1,4 @@
-"""Imports go one way, and the core brings in nothing but torch and numpy."""
+"""Imports go one way, and the core imports only torch and numpy."""
 
 import ast
 import subprocess

@@ -31,7 +31,7 @@ nothing = 3
 
 @pytest.fixture
 def module(tmp_path, monkeypatch):
-    """A file beside the user, of a name that nothing else has."""
+    """A file in the current folder with a unique name."""
     (tmp_path / "methods_of_mine.py").write_text(FILE)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))

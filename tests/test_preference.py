@@ -1,4 +1,4 @@
-"""What a preference may be."""
+"""Validation and grids of preferences."""
 
 import itertools
 import math

@@ -1,4 +1,4 @@
-"""The pages as a site: those of the root among them, excerpts that are what they say, links that lead on."""
+"""The documentation site: pages of the repository root, excerpts equal to their files, working links."""
 
 import importlib.util
 import re

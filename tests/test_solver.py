@@ -1,4 +1,4 @@
-"""The vectorised solver against a plain loop, and what it says to bad input."""
+"""The vectorised solver against a plain loop, and its errors for bad input."""
 
 import dataclasses
 from typing import Any

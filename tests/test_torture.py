@@ -1,4 +1,4 @@
-"""A small share of `make torture`, and that it notices what it must."""
+"""A small part of `make torture`, and checks that it detects faults."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""What clients may make of their losses (PropFair)."""
+"""Loss transforms of clients (PropFair)."""
 
 import math
 

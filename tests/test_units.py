@@ -1,4 +1,4 @@
-"""Units and zeros: f̃ = (f − z)/u on any batch shape, and the table of runs that were trained on one objective each."""
+"""Units and ideal points: f̃ = (f − z)/u on any batch shape, and the payoff table."""
 
 from typing import Any
 

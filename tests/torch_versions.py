@@ -1,4 +1,4 @@
-"""What older versions of torch cannot do: such tests are skipped there, and the docs say what needs which version."""
+"""Features that older versions of torch lack: their tests are skipped there, as the docs say."""
 
 import pytest
 import torch

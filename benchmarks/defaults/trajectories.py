@@ -65,7 +65,7 @@ def follow(
         if t == 1:
             m = measured.shape[-1]
             w = preference.expand(measured.shape[1:]).contiguous()
-            factors = [m if average and run.weighting.dual else 1 for run in runs]
+            factors = [m if average and run.weighting.uses_duals else 1 for run in runs]
             factor = torch.tensor(factors, dtype=x.dtype, device=x.device).reshape(-1, *[1] * start.ndim)
             scaled = any(value != 1 for value in factors)
         parts = []

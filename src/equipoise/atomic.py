@@ -1,4 +1,4 @@
-"""Files that are whole or refused: written in one move, checked when they are read."""
+"""Atomic files with checksums: a file is replaced in one rename, and verified when it is read."""
 
 import contextlib
 import errno
@@ -36,7 +36,7 @@ __all__ = [
 ]
 
 LARGEST_JSON = 1 << 26
-"""Bytes. No JSON file of this library comes near."""
+"""The most bytes of a JSON file; the library's own are far smaller."""
 DEEPEST_JSON = 32
 _BINARY = getattr(os, "O_BINARY", 0)
 _NO_FOLLOW = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
@@ -44,10 +44,10 @@ _NO_FOLLOW = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
 
 @contextmanager
 def replacing(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
-    """A file to write to, under a temporary name beside `path`, that is moved to `path` at the end.
+    """A temporary file next to `path` to write to; on success it is renamed to `path`.
 
-    If anything fails before, it is removed, and a file that was at `path` stays. The new file gets the permissions of
-    the old one. A link is followed. Missing folders are made. What a killed process left of the same file is removed.
+    On failure it is removed, and an existing file at `path` stays intact. The new file gets the permissions of the old
+    one. Links are followed. Missing folders are created. Temporary files of killed writers are removed.
 
     Raises:
         OSError: The file cannot be written; `strerror` says why, `filename` is the path.
@@ -67,17 +67,17 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
             raw.check()
             os.fsync(handle)
             if sys.platform == "win32":
-                raw.close()  # an open file cannot be moved there
+                raw.close()  # an open file cannot be renamed there
             temporary.replace(target)
     except BaseException as error:
-        raw.close()  # before the buffer is: it would write again
+        raw.close()  # before the buffer closes, which would write again
         temporary.unlink(missing_ok=True)
         if isinstance(error, Exception) and raw.failure is not None:
-            # A library may turn the error of a write into another one.
+            # A library may replace the error of a write by another one.
             raise OSError(raw.failure.errno, raw.failure.strerror, str(path)) from error
         raise
     finally:
-        raw.close()  # last: this ends the lock
+        raw.close()  # last: this releases the lock
 
 
 class _Remembering(io.FileIO):
@@ -86,7 +86,7 @@ class _Remembering(io.FileIO):
     failure: OSError | None = None
 
     def write(self, data: Any, /) -> int:  # noqa: ANN401
-        """As that of any file."""
+        """Write, and remember an error."""
         try:
             return super().write(data)
         except OSError as error:
@@ -94,14 +94,14 @@ class _Remembering(io.FileIO):
             raise
 
     def check(self) -> None:
-        """Raise the error of an earlier write, which somebody may have caught."""
+        """Raise the error of an earlier write, in case a caller has swallowed it."""
         if self.failure is not None:
             raise self.failure
 
 
 @contextmanager
 def _naming(path: str | os.PathLike[str]) -> Iterator[None]:
-    """Errors name the file that is to be written, not its temporary name."""
+    """Make errors name the target file, not the temporary one."""
     try:
         yield
     except OSError as error:
@@ -109,7 +109,7 @@ def _naming(path: str | os.PathLike[str]) -> Iterator[None]:
 
 
 def _permissions(target: Path) -> int | None:
-    """The permission bits of a file that is there."""
+    """The permission bits of an existing file."""
     try:
         found = target.lstat()
     except FileNotFoundError:
@@ -120,15 +120,15 @@ def _permissions(target: Path) -> int | None:
 
 
 def _new_part(target: Path, mode: int | None) -> tuple[int, Path]:
-    """A new file beside the target, and locked: a process that is killed loses the lock, and the part is stale."""
+    """Create and lock a temporary file next to the target; if the process is killed, the lock ends and it is stale."""
     while True:
         part = target.with_name(f".{target.name}.{secrets.token_hex(4)}.part")
         handle = os.open(part, os.O_CREAT | os.O_EXCL | os.O_RDWR | _BINARY, 0o666 if mode is None else mode)
         if sys.platform == "win32":
             return handle, part
-        with contextlib.suppress(OSError):  # a file system without locks
+        with contextlib.suppress(OSError):  # the file system may have no locks
             fcntl.flock(handle, fcntl.LOCK_EX)
-        if os.fstat(handle).st_nlink:  # else another writer had the lock first and removed the part as stale
+        if os.fstat(handle).st_nlink:  # else another writer got the lock first and removed the file as stale
             if mode is not None:
                 os.fchmod(handle, mode)
             return handle, part
@@ -136,7 +136,7 @@ def _new_part(target: Path, mode: int | None) -> tuple[int, Path]:
 
 
 def _remove_stale_parts(target: Path) -> None:
-    """Remove parts that nobody holds the lock of. Links, and files that are not ours, stay."""
+    """Remove temporary files that nobody has locked. Links and other files stay."""
     if sys.platform == "win32":
         return
     for part in target.parent.glob(f".{glob.escape(target.name)}.*.part"):
@@ -152,16 +152,16 @@ def _remove_stale_parts(target: Path) -> None:
 
 
 def take_lock(path: str | os.PathLike[str]) -> int:
-    """Lock a file, which then holds the number of this process. The lock ends with the process, whatever ends it.
+    """Lock a file and write the process id to it. The lock ends with the process, however it ends.
 
-    Where the file system has no locks, nothing is locked.
+    If the file system has no locks, nothing is locked.
 
     Returns:
         The handle, for `release_lock`.
 
     Raises:
         BlockingIOError: Another process holds the lock; `strerror` names it.
-        OSError: The file is a link, or holds something else than the number of a process: it is left as it is.
+        OSError: The file is a link, or holds something other than a process id; it is not changed.
     """
     try:
         handle = os.open(path, os.O_RDWR | os.O_CREAT | _NO_FOLLOW, 0o666)
@@ -181,7 +181,7 @@ def take_lock(path: str | os.PathLike[str]) -> int:
 
 
 def _holder(handle: int, path: str) -> str:
-    """The process whose number a lock holds."""
+    """The process id that a lock file holds."""
     found = os.read(handle, 32) if stat.S_ISREG(os.fstat(handle).st_mode) else b"another kind of file"
     if found and not found.isdigit():
         raise OSError(errno.EEXIST, "the lock must be a file of this library; found another one", path)
@@ -199,7 +199,7 @@ def _lock_handle(handle: int, holder: str, path: str) -> None:
 
 
 def release_lock(handle: int, owner: int) -> None:
-    """End a lock, unless this is a forked process: it has the lock too, and must not undo it.
+    """Release a lock, unless this is a forked process: it shares the lock and must not release it.
 
     Args:
         handle: From `take_lock`.
@@ -209,7 +209,7 @@ def release_lock(handle: int, owner: int) -> None:
         return
     if sys.platform != "win32":
         with contextlib.suppress(OSError):
-            fcntl.flock(handle, fcntl.LOCK_UN)  # of every process that has it
+            fcntl.flock(handle, fcntl.LOCK_UN)  # for every process that shares it
     os.close(handle)
 
 
@@ -226,11 +226,11 @@ def write_json(path: str | os.PathLike[str], content: Mapping[str, Any]) -> None
 
 
 def read_json(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """The content of a file of `write_json`.
+    """The content of a file written by `write_json`.
 
     Raises:
-        DamagedFileError: The file is not what was written; the message names it.
-        FileNotFoundError: There is none.
+        DamagedFileError: The file was altered or truncated; the message names it.
+        FileNotFoundError: There is no such file.
     """
     with Path(path).open("rb") as file:
         return check_json(file.read(LARGEST_JSON + 1), path)
@@ -281,10 +281,10 @@ def check_json(data: bytes, path: str | os.PathLike[str]) -> dict[str, Any]:
 
 
 def parse_json(data: bytes) -> Any:  # noqa: ANN401
-    """The value of a JSON text of a stranger: not too long, not too deep, every whole number within those of a float.
+    """Parse untrusted JSON with limits on its length, its nesting, and the size of whole numbers.
 
     Raises:
-        DamagedFileError: It is not; the message says why.
+        DamagedFileError: It is not JSON or exceeds a limit; the message says which.
     """
     if len(data) > LARGEST_JSON:
         raise DamagedFileError(f"a JSON file must have at most {LARGEST_JSON} bytes; found more")
@@ -316,9 +316,9 @@ def _digest(content: Mapping[str, Any]) -> str:
 
 @contextmanager
 def sealed_zip(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
-    """As `replacing`, for `torch.save` or `numpy.savez`; the SHA-256 of all that is written becomes the zip's comment.
+    """Like `replacing`, for `torch.save` or `numpy.savez`: stores the SHA-256 of the content in the zip's comment.
 
-    The checksums that a zip file has by itself do not cover its directory. Any reader of zip files reads this one.
+    The checksums of the zip format do not cover its directory. Any zip reader can still read the file.
     """
     with replacing(path) as file:
         yield file
@@ -337,13 +337,13 @@ _SEAL_SIZE = len(_SEAL) + 64
 
 
 def check_zip(path: str | os.PathLike[str]) -> None:
-    """Check a file of `sealed_zip` before anything in it is believed.
+    """Verify a file written by `sealed_zip` before anything reads it.
 
-    Parts must have plain, different names and not be compressed, so that none is larger than the file.
+    Parts must have plain, different names and must not be compressed, so that none is larger than the file.
 
     Raises:
-        DamagedFileError: The file is truncated, altered, or something else; the message names it.
-        FileNotFoundError: There is none.
+        DamagedFileError: The file was truncated or altered, or is not such a file; the message names it.
+        FileNotFoundError: There is no such file.
     """
     with Path(path).open("rb") as file:
         size = file.seek(0, os.SEEK_END)

@@ -1,4 +1,4 @@
-"""The batch shape as a law: what comes with losses (*B, m) must fit their shape."""
+"""Batch shapes: everything passed along with losses (*B, m) must broadcast to their shape."""
 
 from collections.abc import Sequence
 
@@ -36,12 +36,12 @@ def fit(name: str, tensor: Tensor, losses: Tensor) -> Tensor:
 
 
 def fit_mask(mask: Tensor | None, losses: Tensor) -> Tensor | None:
-    """A mask expanded to the losses' shape and brought to their device; None stays None."""
+    """A mask expanded to the losses' shape, on their device; None stays None."""
     return None if mask is None else fit("mask", mask, losses).to(device=losses.device, dtype=torch.bool)
 
 
 def known(flag: Tensor) -> bool | None:
-    """A flag where reading it costs no device synchronisation and no graph break; None elsewhere."""
+    """The value of a flag, or None if reading it would need a device synchronisation or a graph break."""
     if torch.compiler.is_compiling() or flag.device.type != "cpu":
         return None
     try:
@@ -70,7 +70,7 @@ def check_positive(name: str, value: Number) -> None:
 
 
 def per_instance(name: str, value: Number, like: Tensor) -> Number:
-    """A setting ready to meet tensors (*B, m): a swept one gains the last dimension.
+    """A setting that broadcasts with tensors (*B, m): a swept one gets a last dimension.
 
     Raises:
         ValueError: If a swept setting does not broadcast to *B.
@@ -84,10 +84,10 @@ def per_instance(name: str, value: Number, like: Tensor) -> Number:
 
 
 def constant(value: float | Sequence[float] | Tensor, like: Tensor) -> Tensor:
-    """A setting as a tensor in the dtype and on the device of `like`, without waiting for that device.
+    """A setting as a tensor with the dtype and device of `like`, without synchronising with that device.
 
-    A copy from host memory would make the host wait in every step: a number is filled in on the device,
-    a tuple is copied once and kept.
+    Copying from host memory would synchronise in every step. So a number is filled in on the device, and a tuple is
+    copied once and cached.
     """
     if isinstance(value, Tensor):
         return value.detach().to(like)
@@ -107,7 +107,7 @@ _CONSTANTS: dict[tuple[tuple[float, ...], torch.dtype, torch.device], Tensor] = 
 
 
 def wide_dtype(device: torch.device) -> torch.dtype:
-    """float64 where the device has it, else float32."""
+    """float64 if the device supports it, else float32."""
     return torch.float32 if device.type == "mps" else torch.float64
 
 

@@ -1,4 +1,4 @@
-"""The shortest combination of gradients whose weights lie in a box on the simplex, from their Gramian alone."""
+"""The shortest combination of gradients with weights in a box on the simplex, from their Gramian alone."""
 
 import torch
 from torch import Tensor
@@ -10,25 +10,25 @@ from equipoise.simplex import project_box
 __all__ = ["box_min_norm"]
 
 _RIDGES = (1e-9, 1e-12, 1e-15)
-"""Make the search strictly convex, and of equally short combinations prefer the even one; the polish undoes it.
+"""Ridges: they make the search strictly convex and prefer the most uniform of equally short combinations.
 
-The first is enough unless rows differ in length by some 1e3."""
+`_polish` removes their effect. The first is enough unless rows differ in length by about 1e3."""
 _SLACK = 1e-13
-"""What a derivative may differ by on the scaled Gramian: far below the ridge, so that ties are seen."""
+"""Tolerance of derivatives on the scaled Gramian: far below the ridge, so that ties are detected."""
 _RANK = 1e-13
-"""Relative to the largest, an eigenvalue that counts as 0."""
+"""Eigenvalues below this fraction of the largest count as 0."""
 _WARM = 32
-"""More objectives than this are brought near the solution by a first-order method, before the active set."""
+"""With more objectives than this, a first-order method finds a start for the active set."""
 _STEPS = 200
 
 
 def box_min_norm(gramian: Tensor, lower: Tensor | float, upper: Tensor | float) -> Tensor:
     r"""Solve min αᵀKα over {l ≤ α ≤ u, Σα = 1}; of several solutions the one with the smallest ‖α‖₂.
 
-    An active set finds which bounds hold α, started for many objectives by accelerated projected gradients
-    with restarts (FISTA); on the face that these bounds leave, the solution of smallest norm is linear
-    algebra. The optimality conditions hold to some 1e-13 of the largest K_ii. Without the box `min_norm` is
-    more accurate for rows of very different lengths.
+    An active-set method finds the active bounds; for many objectives it starts from accelerated projected gradients
+    with restarts (FISTA). On the remaining face, linear algebra gives the solution of smallest norm. The optimality
+    conditions hold to about 1e-13 of the largest K_ii. Without a box, `min_norm` is more accurate for rows of very
+    different lengths.
 
     The solution is a constant for autograd. The batch is solved on the host, until its slowest instance is done.
 
@@ -87,11 +87,11 @@ def _approach(K: Tensor, start: Tensor, low: Tensor, high: Tensor) -> Tensor:
 
 
 def _active_set(K: Tensor, alpha: Tensor, low: Tensor, high: Tensor) -> tuple[Tensor, Tensor]:
-    """The minimiser (n, m) for a positive definite K from a feasible α, and which of it no bound holds.
+    """The minimiser (n, m) for a positive definite K from a feasible α, and which coordinates are free.
 
-    A step goes towards the minimiser over the free coordinates, and if a bound is in the way, only that far:
-    the coordinate is held there. At the minimiser the held coordinate whose release helps most is freed.
-    Each step lowers αᵀKα, so that no set comes twice.
+    A step goes towards the minimiser over the free coordinates. If it meets a bound, it stops there and the coordinate
+    is held. At the minimiser, the held coordinate whose release helps most is freed. Each step lowers αᵀKα, so no
+    active set occurs twice.
     """
     m = alpha.shape[-1]
     index, unit = torch.arange(m), torch.eye(m, dtype=K.dtype)
@@ -113,7 +113,7 @@ def _active_set(K: Tensor, alpha: Tensor, low: Tensor, high: Tensor) -> tuple[Te
         down, up = movable & (alpha > low), movable & (alpha < high)
         highest = torch.where(down, pull, -torch.inf)
         lowest = torch.where(up, pull, torch.inf)
-        # With nothing free, weight can only go from one held coordinate to another: both are freed.
+        # With no free coordinate, weight can only move between two held ones: free both.
         nothing = ~free.any(-1, keepdim=True)
         over, under = highest.amax(-1, keepdim=True), lowest.amin(-1, keepdim=True)
         gain = torch.where(nothing, over - under, torch.maximum(over - level, level - under))
@@ -149,7 +149,7 @@ def _polish(K: Tensor, alpha: Tensor, free: Tensor, low: Tensor, high: Tensor) -
     inverse = torch.where(real, 1.0, 0.0) / torch.where(real, values, 1.0)
     pull = apply(face, apply(K, alpha))
     step = apply(face, apply(vectors, inverse * apply(vectors.mT, pull)))
-    # What of α lies on the face but changes no value.
+    # The part of α in the null space of K on the face.
     idle = apply(face, apply(vectors, torch.where(real, 0.0, 1.0) * apply(vectors.mT, apply(face, alpha))))
     found = alpha - torch.where(free, step + idle, 0.0)
     fits = ((found >= low - _SLACK) & (found <= high + _SLACK)).all(-1, keepdim=True)
@@ -159,7 +159,7 @@ def _polish(K: Tensor, alpha: Tensor, free: Tensor, low: Tensor, high: Tensor) -
 
 
 def _gap(K: Tensor, alpha: Tensor, low: Tensor, high: Tensor) -> Tensor:
-    """By how much moving weight between two coordinates still helps: 0 at a solution, (n, 1)."""
+    """How much moving weight between two coordinates still helps: 0 at a solution, (n, 1)."""
     pull = apply(K, alpha)
     over = torch.where(alpha > low, pull, -torch.inf).amax(-1, keepdim=True)
     under = torch.where(alpha < high, pull, torch.inf).amin(-1, keepdim=True)

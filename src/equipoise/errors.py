@@ -1,4 +1,4 @@
-"""What bad input gets: a ValueError that names the argument, the rule and the value found."""
+"""Errors and warnings: they name the argument, the rule and the value found."""
 
 import sys
 import warnings
@@ -48,9 +48,9 @@ class NonFiniteLossError(EquipoiseError):
 
 
 class IdealPointWarning(UserWarning):
-    """A loss lies below the ideal point of Tchebycheff scalarization, where a preference does not mean what it says.
+    """A loss lies below the ideal point of Tchebycheff scalarization, where a preference loses its meaning.
 
-    Only where weights differ: with a uniform preference nothing but the differences of losses counts.
+    Given only if weights differ: with a uniform preference, only differences of losses matter.
 
     Examples:
         >>> import warnings
@@ -72,7 +72,7 @@ class IdealPointWarning(UserWarning):
 
 
 class LimitWarning(UserWarning):
-    """A limit is missed and its multiplier keeps growing; the message has its name, by how much, and the remedy.
+    """A limit is missed and its multiplier keeps growing; the message says which, by how much, and the remedy.
 
     Examples:
         >>> import warnings
@@ -94,7 +94,7 @@ class LimitWarning(UserWarning):
 
 
 class BalanceWarning(UserWarning):
-    """An objective has had no gradient for long; the message has its name, its slack and the remedy.
+    """An objective has had no gradient for a long time; the message has its name, its slack and the remedy.
 
     Examples:
         >>> import warnings
@@ -126,7 +126,7 @@ class StateMismatchError(EquipoiseError):
 
 
 class DamagedFileError(EquipoiseError):
-    """A file is not what was written; the message names the file and says what is wrong.
+    """A file was altered or truncated; the message names it and says what is wrong.
 
     Examples:
         >>> import pathlib, tempfile
@@ -158,7 +158,7 @@ class StoreError(EquipoiseError, OSError):
 
 
 class UnknownNameError(EquipoiseError, KeyError):
-    """A method or problem of that name is not known; the message lists the nearest ones, if any is near.
+    """There is no method or problem of that name; the message lists similar names, if any.
 
     Examples:
         >>> eq.methods()["TCHH"]
@@ -177,7 +177,7 @@ def require(condition: bool, rule: str, found: object | Callable[[], object]) ->
     Args:
         condition: What must be true.
         rule: The argument and its rule, such as "capacity must be at least 1".
-        found: The value found, or a function that gives it (called only for the message).
+        found: The value found, or a function that returns it (called only for the message).
 
     Examples:
         >>> from equipoise.errors import require
@@ -192,10 +192,10 @@ def require(condition: bool, rule: str, found: object | Callable[[], object]) ->
 
 
 def warn(text: str, category: type[Warning] = UserWarning) -> None:
-    """Warn with the place in the user's code, however deep in this library or in torch the reason was found.
+    """Warn, pointing at the line in the user's code, however deep in this library or in torch the cause is.
 
     Args:
-        text: What to say.
+        text: The message.
         category: The kind of warning.
 
     Examples:
@@ -215,4 +215,4 @@ def warn(text: str, category: type[Warning] = UserWarning) -> None:
 
 
 _INSIDE = {"equipoise", "torch", "contextlib"}
-"""Packages whose lines tell a user nothing."""
+"""Packages that are skipped when looking for the user's line."""

@@ -1,4 +1,4 @@
-"""Numbers on their way from a device to the host, which goes on meanwhile."""
+"""Asynchronous copies of small tensors from a device to the host."""
 
 from typing import NamedTuple
 
@@ -9,28 +9,28 @@ __all__ = ["Fetched", "fetch", "is_asynchronous", "wait_for"]
 
 
 class Fetched(NamedTuple):
-    """A copy on the host, there or on its way."""
+    """A copy on the host, complete or in flight."""
 
     tensor: Tensor
-    """Not to be read before `wait`."""
+    """Do not read it before `wait`."""
     arrived: torch.Event | torch.cuda.Event | None
-    """When it is there; None: it is."""
+    """The event that marks its arrival; None: it has arrived."""
 
     def wait(self) -> Tensor:
-        """The copy, once it is there."""
+        """Wait for the copy and return it."""
         if self.arrived is not None:
             wait_for(self.arrived)
         return self.tensor
 
 
 def wait_for(event: torch.Event | torch.cuda.Event | None) -> None:
-    """Query first: cheaper than synchronising on an event that has already finished."""
+    """Synchronise on an event. Queries first: cheaper if it has already finished."""
     if event is not None and not event.query():
         event.synchronize()
 
 
 def fetch(tensor: Tensor) -> Fetched:
-    """Copy a small tensor to the host, after what its device was given to do so far."""
+    """Copy a small tensor to the host in stream order, without waiting."""
     tensor = tensor.detach()
     if tensor.device.type == "cpu":
         return Fetched(tensor.clone(), None)
@@ -43,5 +43,5 @@ def fetch(tensor: Tensor) -> Fetched:
 
 
 def is_asynchronous(device: torch.device) -> bool:
-    """Whether a device works on while the host does something else."""
+    """Whether a device runs asynchronously to the host."""
     return device.type not in {"cpu", "meta"}

@@ -1,6 +1,6 @@
-"""What decides a result, as plain JSON: the identity of weightings, conversions, problems, tasks and settings.
+"""The identity of weightings, conversions, problems, tasks and settings: what determines a result, as plain JSON.
 
-Stored results are found by it. It does not depend on `repr`, on the order of fields or on a class's module.
+It is the key of stored results. It does not depend on `repr`, the order of fields or a class's module.
 """
 
 import dataclasses
@@ -22,22 +22,23 @@ LIBRARY = "equipoise."
 
 
 def spec(value: object) -> Any:  # noqa: ANN401, PLR0911
-    """What decides the results of a weighting, a conversion, a problem, a task or a setting, as plain JSON.
+    """What determines the results of a weighting, a conversion, a problem, a task or a setting, as plain JSON.
 
-    A dataclass becomes its name and its fields. Two class attributes change that:
+    A dataclass becomes its name and its fields. Two things change that:
 
-    - `revision`, 1 if there is none: raise it when a class computes something else with the same fields.
-    - `metadata={"neutral": True}` of a field that was added later: while it has its default, it is left out, so that
-      results from before the field are found.
+    - The class attribute `revision`, 1 by default: increase it when a class computes something else with the same
+      fields.
+    - `metadata={"neutral": True}` on a field that was added later: it is left out while it has its default, so that
+      earlier results are found.
 
-    A class or function from outside the library has the SHA-256 of its source file besides: after an edit of that
-    file, results are made again. Other modules that the file imports are not part of it.
+    For a class or function outside the library, the SHA-256 of its source file is included: after an edit of that
+    file, results are computed again. Modules that the file imports are not included.
 
     Args:
         value: A dataclass, a plain value, a tensor, a function, or tuples, lists and dictionaries of these.
 
     Raises:
-        ValueError: The source of a class from outside the library cannot be found, or the value has no identity.
+        ValueError: The source of a class outside the library cannot be found, or the value has no identity.
 
     Examples:
         >>> eq.identity.spec(eq.Average(power=4.0))
@@ -64,7 +65,7 @@ def spec(value: object) -> Any:  # noqa: ANN401, PLR0911
 
 
 def canonical(value: object) -> str:
-    """The one text of a specification.
+    """A specification as canonical JSON text.
 
     Examples:
         >>> eq.identity.canonical({"b": 1, "a": [2.0]})
@@ -74,7 +75,7 @@ def canonical(value: object) -> str:
 
 
 def digest(value: object) -> str:
-    """24 hexadecimal digits that stand for a specification.
+    """A hash of a specification: 24 hexadecimal digits.
 
     Examples:
         >>> eq.identity.digest({"b": 1, "a": 2}) == eq.identity.digest({"a": 2, "b": 1})

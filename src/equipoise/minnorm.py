@@ -21,17 +21,16 @@ _SLACK = 5e3 * _EPS
 def min_norm(gramian: Tensor, mask: Tensor | None = None) -> Tensor:
     r"""Solve min αᵀKα over the simplex: Jᵀα is the shortest vector in the hull of the rows of J, K = JJᵀ.
 
-    Exact for any m and any spread of row lengths, to the accuracy that the Gramian itself has: the
-    closed form for m = 2, else an active set (Wolfe 1976) on the cosines of the rows. The vector Jᵀα is
-    unique; α need not be. Where some rows are zero, α is uniform on those.
+    Exact for any m and any spread of row lengths, up to the accuracy of the Gramian: the closed form for m = 2, else
+    an active set (Wolfe 1976) on the cosines of the rows. The vector Jᵀα is unique; α need not be. If some rows are
+    zero, α is uniform on those.
 
     The solution is a constant for autograd. For m > 2 the batch is solved on the host, until its slowest
-    instance is done; some m iterations are usual.
+    instance is done; about m iterations are usual.
 
     Args:
         gramian: K, symmetric positive semi-definite, shape (*B, m, m).
-        mask: False for rows that do not take part, broadcastable to (*B, m); their α is 0. Where none
-            takes part, α is 0.
+        mask: False for rows to ignore, broadcastable to (*B, m); their α is 0. If all rows are ignored, α is 0.
 
     Returns:
         α in float64, shape (*B, m). Where K is not finite it is some point of the simplex.
@@ -62,10 +61,10 @@ def min_norm_at(gramian: Tensor, level: Tensor, mask: Tensor | None = None) -> T
     Args:
         gramian: K, symmetric positive semi-definite, finite, shape (*B, m, m).
         level: l of any signs, broadcastable to (*B, m).
-        mask: False for rows that do not take part, broadcastable to (*B, m); nor do rows of length 0.
+        mask: False for rows to ignore, broadcastable to (*B, m); rows of length 0 are ignored too.
 
     Returns:
-        α in float64, shape (*B, m), 0 for rows that take no part; all 0 where none of these has l_i > 0.
+        α in float64, shape (*B, m), 0 for ignored rows; all 0 where no other row has l_i > 0.
 
     Examples:
         >>> from equipoise.minnorm import min_norm_at
@@ -85,14 +84,14 @@ def min_norm_at(gramian: Tensor, level: Tensor, mask: Tensor | None = None) -> T
     use = use & (top > 0)
     top = np.where(top > 0, top, 1.0)
     C = np.where(use[:, :, None] & use[:, None, :], K / s[:, :, None] / s[:, None, :], np.eye(m))
-    with np.errstate(all="ignore"):  # dependent rows, which the search leaves behind
+    with np.errstate(all="ignore"):  # dependent rows, which the search discards
         b = _search(C, c / top, use)
     alpha = np.where(use, b / s / top, 0.0)
     return torch.from_numpy(alpha).reshape(shape).to(device=gramian.device, dtype=wide_dtype(gramian.device))
 
 
 def _pair(K: Tensor, part: Tensor | None) -> Tensor:
-    # α ∝ (K₂₂ − K₁₂, K₁₁ − K₁₂), and a negative entry means that its row is left out.
+    # α ∝ (K₂₂ − K₁₂, K₁₁ − K₁₂); a row with a negative entry is left out.
     left = (K.diagonal(dim1=-2, dim2=-1).flip(-1) - K[..., 0, 1:]).clamp_min(0.0)
     if part is not None:
         left = torch.where(part.all(-1, keepdim=True), left, part.to(K.dtype))
@@ -105,9 +104,9 @@ def _active_set(K: Floats, part: Bools) -> Floats:
     """α (n, m) for K (n, m, m), over the rows in `part` (n, m).
 
     With s_i = ‖g_i‖ and the cosines C = K/(s sᵀ), the problem in b = α∘s/s_min is min bᵀCb subject to
-    cᵀb = 1, b ≥ 0 with c = s_min/s. That has no scales left, so rows of any lengths can meet.
+    cᵀb = 1, b ≥ 0 with c = s_min/s. This form is scale-free, so rows may have any lengths.
     """
-    with np.errstate(all="ignore"):  # rows that are left out may hold anything
+    with np.errstate(all="ignore"):  # ignored rows may hold anything
         square = np.diagonal(K, axis1=-2, axis2=-1)
         sound = np.isfinite(np.where(part[:, :, None] & part[:, None, :], K, 0.0).sum((-2, -1)))[:, None]
         still = part & ~(sound & (square > np.finfo(np.float64).tiny))
@@ -123,12 +122,11 @@ def _active_set(K: Floats, part: Bools) -> Floats:
 def _search(C: Floats, c: Floats, use: Bools) -> Floats:
     """The minimiser b (n, m) of bᵀCb over cᵀb = 1, b ≥ 0, with b = 0 outside `use`.
 
-    A major cycle adds the row for which the optimality condition Cb ≥ (bᵀCb) c fails most, and then
-    drops rows until the minimiser on the support S, x ∝ C_SS⁻¹ c_S, is positive. In exact arithmetic
-    each cycle lowers the value; one that raises it, or comes back to where it was, has met rounding and
-    ends the search. A condition that fails by δ lowers the value by some δ² only, which rounding can
-    hide: m cycles in a row may leave the value as it is, and of their points the one that fails least
-    is the answer.
+    A major cycle adds the row that violates the optimality condition Cb ≥ (bᵀCb) c most, and then drops rows until the
+    minimiser on the support S, x ∝ C_SS⁻¹ c_S, is positive. In exact arithmetic each cycle lowers the value; a cycle
+    that raises it, or returns to an earlier point, has reached rounding precision and ends the search. A violation of δ
+    lowers the value by only about δ², which rounding can hide: up to m cycles in a row may leave the value unchanged,
+    and the answer is the one among them with the smallest violation.
     """
     n, m = c.shape
     index, unit = np.arange(m), np.eye(m)
@@ -154,7 +152,7 @@ def _search(C: Floats, c: Floats, use: Bools) -> Floats:
         better = lower | (level & (fails < failing))
         best, failing = np.where(better, b, best), np.where(better, fails, failing)
         lowest = np.where(lower, value, lowest)
-        # At a value of eps, 0 is in the hull as far as cosines in this precision can tell.
+        # At a value of eps, 0 is in the hull, as far as this precision can tell.
         optimal = (value <= _EPS) | (fails <= np.maximum(_SLACK * np.sqrt(value), noise))
         enter = (lower | (level & (stalls <= m))) & ~optimal
         live = enter | (live & inside)
@@ -175,5 +173,5 @@ def _search(C: Floats, c: Floats, use: Bools) -> Floats:
 
 def _solve(A: Floats, y: Floats) -> Floats:
     """A⁻¹y for A (n, m, m), y (n, m); not finite where A is singular."""
-    # numpy refuses the whole batch for one singular system.
+    # numpy rejects the whole batch if one system is singular.
     return np.asarray(torch.linalg.solve_ex(torch.from_numpy(A), torch.from_numpy(y)[..., None]).result[..., 0].numpy())

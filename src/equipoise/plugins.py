@@ -12,16 +12,16 @@ from equipoise.registry import Method, methods, nearest
 __all__ = ["GROUP", "find"]
 
 GROUP = "equipoise.methods"
-"""The entry points of packages that bring methods."""
+"""The entry-point group of packages that provide methods."""
 
 
 def find(text: str) -> tuple[str, Method]:
-    """A method that is no part of the library, and its name.
+    """A method from outside the library, and its name.
 
     Args:
-        text: `module:name`, a `Method`, a weighting (its last iterate is then the answer), a class of one that needs
-            no arguments, or a function that returns one of these; or the name of an entry point in the group
-            `equipoise.methods`. Modules are also looked for in the current folder.
+        text: `module:name`, or the name of an entry point in the group `equipoise.methods`. It must name a `Method`; a
+            weighting (the answer is then the last iterate); a class of either that needs no arguments; or a function
+            that returns one of these. Modules are also looked for in the current folder.
 
     Raises:
         ValueError: There is no such module or name, or it is none of these.

@@ -64,12 +64,12 @@ def validate(preference: Tensor | Sequence[float] | Sequence[Sequence[float]], m
 
 
 def tolerance(w: Tensor) -> float:
-    """What the sum of a preference may be off by, in its dtype."""
+    """The tolerance for the sum of a preference, in its dtype."""
     return 1e-4 if w.dtype in {torch.float32, torch.float64} else 1e-2
 
 
 def inverse(w: Tensor) -> Tensor:
-    """1/w up to a factor, the largest entry being 1: a zero in w gives the axis, not an infinite vector, (*B, m)."""
+    """1/w scaled to a largest entry of 1, (*B, m): a zero in w gives the axis, not an infinite vector."""
     least = w.detach().amin(-1, keepdim=True)
     return torch.where(w == 0, 1.0, least / torch.where(w == 0, 1.0, w))
 
@@ -84,7 +84,7 @@ def _tensor(preference: object) -> Tensor:
 
 
 def _shown(total: float) -> str:
-    """Two decimals, or as many as tell it from one, and what to do."""
+    """The sum with two decimals, or as many as distinguish it from one, and the remedy."""
     number = f"{total:.2f}" if abs(total - 1.0) >= 0.005 else f"{total:.7g}"
     return f"{number} (w / sum(w) rescales it)" if 0.0 < total < math.inf else number
 
@@ -161,10 +161,10 @@ def ray(preference: Tensor) -> Tensor:
 
 
 def through(point: Tensor | Sequence[float], ideal: Tensor | float = 0.0) -> Tensor:
-    """Find the preference whose Tchebycheff solution a point of the front is: w ∝ 1/(f − z).
+    """The preference whose Tchebycheff solution is a given point of the front: w ∝ 1/(f − z).
 
-    Theorem 1 turned round: at that w the weighted objectives of the point are all equal, so no
-    point has a smaller largest one unless it dominates this one.
+    The converse of Theorem 1: with that w, the weighted objectives of the point are all equal, so only a point that
+    dominates it has a smaller largest one.
 
     Args:
         point: Objective values f, above the ideal point in every coordinate, shape (*B, m).

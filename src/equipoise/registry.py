@@ -1,4 +1,4 @@
-"""The methods of the literature by name: each a weighting with a conversion."""
+"""All methods by name: each is a weighting with a conversion."""
 
 import dataclasses
 import difflib
@@ -57,7 +57,7 @@ class Method:
     Attributes:
         weighting: The weighting.
         conversion: The conversion.
-        transform: What every client does to its batch loss before it differentiates it; None: nothing.
+        transform: A function that every client applies to its batch loss before differentiating it, or None.
 
     Examples:
         >>> method = eq.Method(eq.OMD(step_size=0.1, mirror=eq.Entropic()), eq.Average())
@@ -91,7 +91,7 @@ class Named(dict[str, T]):
 
 
 def unknown(rule: str, name: str, known: Iterable[str]) -> UnknownNameError:
-    """The error for a name that is none of the known ones; it lists the nearest, if any is near.
+    """The error for an unknown name; it lists similar names, if any.
 
     Examples:
         >>> str(eq.registry.unknown("task must be a known name", "zzz", ["digits-rotation"]))
@@ -102,7 +102,7 @@ def unknown(rule: str, name: str, known: Iterable[str]) -> UnknownNameError:
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """The known names that look most like a given one; empty if none does.
+    """The known names most similar to a given one; empty if none is.
 
     Examples:
         >>> eq.registry.nearest("omd", ["OMDgd-TCH", "OMDeg-TCH", "LS"])
@@ -114,16 +114,16 @@ def nearest(name: str, known: Iterable[str]) -> str:
 
 
 def default(**changes: Any) -> Method:
-    """The method for when none is named, `equipoise` in the table: no number of it is tuned to a problem.
+    """The default method, `equipoise` in the registry: none of its settings is tuned to a problem.
 
-    A weighting that measures its own gain, so that noise, momentum and units need no setting; an answer that is right
-    with noisy losses and holds eight copies. How it was chosen, and where another choice is better: docs/defaults.md.
+    Its weighting measures its own gain, so noise, momentum and units need no setting. Its answer works with noisy
+    losses and keeps eight copies. docs/defaults.md says how it was chosen and where another choice is better.
 
     Args:
-        **changes: Settings of `SelfTuned` or `Suffix` that are to be others, by name.
+        **changes: Settings of `SelfTuned` or `Suffix` to change, by name.
 
     Raises:
-        UnknownNameError: For a name that is a setting of neither.
+        UnknownNameError: Neither has a setting of this name.
 
     Examples:
         >>> eq.default()
@@ -142,7 +142,7 @@ def default(**changes: Any) -> Method:
 
 
 def resolve(method: Method | Weighting[Any] | str | None) -> Method:
-    """The method that is meant by a name of `methods()`, a weighting (with the last iterate) or nothing (the default).
+    """Resolve a name from `methods()`, a `Method`, a weighting (with the last iterate) or None (the default).
 
     Raises:
         ValueError: It is none of these, or no method has this name.
@@ -169,17 +169,17 @@ def resolve(method: Method | Weighting[Any] | str | None) -> Method:
 def group_dro(counts: Sequence[int], adjustment: float = 0.0, step_size: Number = 0.01) -> Method:
     """GroupDRO with its generalisation adjustment: the weights see f_g + C/√n_g, the gradient step f_g.
 
-    For a uniform preference λ_g ← λ_g exp(η (f_g + C/√n_g)), normalised, as in the literature: `OMD`, whose gains are
-    w∘(f − z), has the step m·η here, and the adjustment is an ideal point z_g = −C/√n_g. In a `MultiObjective` the
-    scalar is then Σ λ_g f_g, as in the literature too: learning rates mean the same.
+    For a uniform preference λ_g ← λ_g exp(η (f_g + C/√n_g)), normalised, as in the publication: `OMD`, whose gains are
+    w∘(f − z), gets the step m·η, and the adjustment is an ideal point z_g = −C/√n_g. The scalar of a `MultiObjective`
+    is then Σ λ_g f_g, as in the publication, so learning rates carry over.
 
-    The groups of one loss have one unit, and none is needed. To measure in another one, or from another zero, give
-    `units=` and `ideal=` to `MultiObjective` or `solve`; the adjustment is then in these units.
+    Groups share one loss and its unit, so they need no `units=`. If you give `units=` or `ideal=` to `MultiObjective`
+    or `solve`, the adjustment is in these units.
 
     Args:
-        counts: n_g, the training samples of every group.
+        counts: n_g, the number of training samples of every group.
         adjustment: C ≥ 0.
-        step_size: η, of the weights; 0.01 as in the literature's own code.
+        step_size: η of the weights; 0.01 as in the published code.
 
     Examples:
         >>> weighting = eq.group_dro([100, 4], adjustment=1.0).weighting
@@ -193,12 +193,11 @@ def group_dro(counts: Sequence[int], adjustment: float = 0.0, step_size: Number 
 
 
 def methods() -> Named[Method]:
-    """Every method by the name that the paper or its literature uses, with the paper's synthetic settings.
+    """Every method by its name in the paper or the literature, with the paper's settings for synthetic problems.
 
-    qFFL's `step_size` is that of the loop it runs in. PMTL's references are the paper's ten preferences, for
-    two objectives; with more it needs its own. GroupDRO's step is the literature's for two objectives; `group_dro`
-    has it for any number. DWA's epoch is 100 steps; yours is the number of batches that the data has, and in federated
-    rounds 1.
+    Set qFFL's `step_size` to that of your loop. PMTL's references are the paper's ten preferences for two objectives;
+    give your own for more. GroupDRO's step is right for two objectives; `group_dro` handles any number. DWA's epoch is
+    100 steps; set it to the number of batches in your data, or to 1 in federated learning.
 
     Returns:
         A new dictionary; `dataclasses.replace` changes a setting.

@@ -129,7 +129,7 @@ def local_step(y: Tensor, push: Tensor, lower: Tensor | None = None) -> Tensor:
 
 
 def local_step_single(y: Array, push: Array, lower: Array | None = None) -> Array:
-    """`local_step` for one vector (m,) on the host: numpy needs a tenth of the time of small tensor operations."""
+    """`local_step` for one vector (m,) on the host: numpy takes a tenth of the time of small tensor operations."""
     m = len(y)
     if m == 2:
         (y1, y2), (u1, u2), (l1, l2) = y.tolist(), push.tolist(), (0.0, 0.0) if lower is None else lower.tolist()
@@ -151,7 +151,7 @@ def local_step_single(y: Array, push: Array, lower: Array | None = None) -> Arra
 
 @lru_cache(maxsize=64)
 def uniform(m: int) -> Array:
-    """1/m, m times. Its dot product with a vector is the mean, in half the time of numpy's own."""
+    """The vector with all entries 1/m. Its dot product with a vector is the mean, at half the cost of `numpy.mean`."""
     weights = np.full(m, 1.0 / m)
     weights.flags.writeable = False
     return weights
@@ -203,7 +203,7 @@ def _sum_dtype(x: Tensor) -> torch.dtype:
 def _project_box(x: Tensor, low: Tensor, high: Tensor) -> Tensor:
     # y_i(τ) = clip(x_i + τ, l_i, u_i); its sum rises with τ, linear between the breakpoints l − x
     # (coordinate i leaves its lower bound) and u − x (it reaches its upper one). Coordinates more
-    # than 1 apart are never free together, so that how far apart does not matter.
+    # than 1 apart are never free together, so larger distances can be shortened.
     wide = x.to(_sum_dtype(x))
     low, high, near = low.to(wide), high.to(wide), _closer(wide, 2.0)
     enters, leaves = low - near, high - near
@@ -236,7 +236,7 @@ def _project_kl(log_x: Tensor, low: Tensor, high: Tensor) -> Tensor:
 
 
 def _closer(x: Tensor, gap: float) -> Tensor:
-    """The same points moved together: neighbours in size that were further apart are `gap` apart, the least is 0."""
+    """The same points, shifted so that the least is 0 and sorted neighbours are at most `gap` apart."""
     ordered, order = torch.sort(x, dim=-1)
     steps = ordered.diff(dim=-1, prepend=ordered[..., :1]).clamp_max(gap)
     return torch.zeros_like(x).scatter(-1, order, steps.cumsum(-1))
@@ -344,7 +344,7 @@ class Box:
 # ------------------------------------------------------------------------------- mirror maps
 @runtime_checkable
 class Mirror(Protocol):
-    """A geometry on the simplex. `dual` is the point in the coordinates the map works in.
+    """A geometry on the simplex. `dual` is a point in the coordinates of the mirror map.
 
     Examples:
         >>> gain = torch.tensor([1.0, 0.5])
@@ -365,7 +365,7 @@ class Mirror(Protocol):
         ...
 
     def weights(self, dual: Tensor) -> Tensor:
-        """λ, the point of the simplex that `dual` stands for."""
+        """λ, the point of the simplex that `dual` represents."""
         ...
 
     @property
@@ -476,7 +476,7 @@ class PNorm:
     that makes the sum one. Zeros are allowed and can grow again, unlike in Entropic.
 
     Attributes:
-        p: The exponent; None takes the q ≥ 2 of the smallest regret bound, which grows with m^(1/q)·√(q−1):
+        p: The exponent; None takes the q ≥ 2 with the smallest regret bound, which grows with m^(1/q)·√(q−1):
             q = ln m + √(ln m (ln m − 2)) from m = 8 on, and q = 2, which is Euclidean, up to m = 7.
 
     Examples:
@@ -541,7 +541,7 @@ class PNorm:
 
 
 _BISECTIONS = 54
-"""Enough for the last bit of a float64 in the bracket (0, 1]."""
+"""Bisection steps: enough for the last bit of a float64 in the bracket (0, 1]."""
 
 
 def _add(x: Tensor, gain: Tensor, size: Number) -> Tensor:

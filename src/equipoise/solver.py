@@ -22,23 +22,23 @@ from equipoise.weighting.floor import below, floor, lowered
 __all__ = ["Run", "Solution", "Step", "Trajectory", "solve", "solve_many"]
 
 STATISTICS = frozenset({"gramian", "jacobian"})
-"""What the solver can give a weighting besides losses."""
+"""The statistics that the solver can compute for a weighting."""
 
 
 @dataclass(frozen=True)
 class Run:
-    """One trajectory and everything that is read off it.
+    """One trajectory and its outputs.
 
     Attributes:
         weighting: The weighting.
-        conversions: The outputs wanted, by name: one trajectory feeds them all.
+        conversions: The outputs, by name: one trajectory feeds them all.
         step_size: η of θ ← θ − η Σ c_i ∇f_i; a tensor broadcasts over the batch shape.
         sweep: The leading batch shape of settings given as tensors, such as (5,) for a weighting whose
             step size has shape (5, 1, 1): settings × seeds × preferences.
-        units: What each loss is measured in: None, "start" (each instance's own first losses, less the ideal) or
-            positive numbers, as in `MultiObjective`; a tensor broadcasts to (*B, m).
-        ideal: z, the best that each loss can be. Weighting and conversions see f̃ = (f − z)/u, and the step is along
-            Σ c_i ∇f̃_i; losses that are returned are f.
+        units: The unit u of each loss: None, "start" (each instance's own first losses minus the ideal) or positive
+            numbers, as in `MultiObjective`; a tensor broadcasts to (*B, m).
+        ideal: z, the smallest value that each loss can reach. Weighting and conversions see f̃ = (f − z)/u, and the step
+            is along Σ c_i ∇f̃_i; returned losses are f.
 
     Examples:
         >>> sizes = torch.tensor([0.1, 1.0]).reshape(2, 1, 1)
@@ -57,7 +57,7 @@ class Run:
 
 
 class Trajectory(NamedTuple):
-    """What happened on the way.
+    """Losses and coefficients of every step.
 
     Examples:
         >>> found = eq.solve(eq.problems.VLMOP1(), [[0.5, 0.5]], "LS", steps=50, trajectory=True)
@@ -74,7 +74,7 @@ class Trajectory(NamedTuple):
 
 
 class Solution(NamedTuple):
-    """What a run gives. The batch shape *B is (*sweep, seeds, preferences).
+    """The result of a run. The batch shape *B is (*sweep, seeds, preferences).
 
     Examples:
         >>> found = eq.solve(eq.problems.VLMOP1(), [[0.2, 0.8], [0.8, 0.2]], seeds=(0, 1, 2), steps=20)
@@ -89,11 +89,11 @@ class Solution(NamedTuple):
     losses: dict[str, Tensor]
     """f(θ) by conversion, (*B, m)."""
     diverged: Tensor
-    """Instances that a non-finite loss ended, (*B,); their entries above are NaN."""
+    """Instances that ended with a non-finite loss, (*B,); their entries above are NaN."""
     trajectory: Trajectory | None
-    """If it was asked for."""
+    """Every step, if requested."""
     states: dict[str, Any]
-    """The last state of every conversion, for what it knows besides its output."""
+    """The last state of every conversion."""
 
 
 class Step(NamedTuple):
@@ -136,10 +136,10 @@ def solve(
     Args:
         problem: The problem, or its name in `problems.problems()`.
         preferences: Shape (preferences, m).
-        method: A method of the registry or its name, or a weighting; `registry.default()` if not given.
+        method: A `Method`, a name from `methods()`, or a weighting; by default `default()`.
         step_size: η of the gradient step.
-        conversions: The outputs wanted, by name. By default the method's own as "solution", or the
-            last iterate for a bare weighting.
+        conversions: The outputs, by name. By default the method's own as "solution", or the last iterate for a
+            weighting.
         sweep: See `Run`.
         units: See `Run`.
         ideal: See `Run`.
@@ -193,11 +193,11 @@ def solve_many(
         margin: Iterates are projected on [lower + margin, upper − margin].
         trajectory: Whether to keep every step's losses and coefficients.
         on_nonfinite: "raise" stops with a NonFiniteLossError that names problem, run, preference,
-            seed and step; "keep" lets the instance go and marks it in `diverged`.
+            seed and step; "keep" stops only that instance and marks it in `diverged`.
         callback: Called after every step of every run.
-        progress: Whether to show a progress bar (needs `equipoise[experiments]`).
-        dtype: Of θ and the losses.
-        device: Where everything lives.
+        progress: Whether to show a progress bar (needs the package rich).
+        dtype: The dtype of θ and the losses.
+        device: The device of all tensors.
 
     Returns:
         The solutions by run.
@@ -247,7 +247,7 @@ def _problem(problem: object) -> Problem:
 
 
 class _Slice(NamedTuple):
-    """Where a run lives in the stack."""
+    """The part of the stack that belongs to a run."""
 
     start: int
     stop: int
@@ -335,7 +335,7 @@ class _Stack:
         return torch.cat(parts), pull_all
 
     def _pull_rows(self, coefficients: Tensor) -> Tensor:
-        """Σ c_i rows_i, the rows being this step's gradients or those that a weighting tracks."""
+        """Σ c_i rows_i, where the rows are this step's gradients or those that a weighting tracks."""
         assert self.jacobian is not None  # noqa: S101
         rows = self.jacobian
         for name, run in self.runs.items():
@@ -347,9 +347,9 @@ class _Stack:
         return (coefficients.unsqueeze(-2) @ rows).squeeze(-2)
 
     def weigh(self, losses: Tensor) -> tuple[Tensor, Tensor]:
-        """Every run's conversions record θ⁽ᵗ⁾, every run's weighting gives coefficients: c of f̃, and those of f.
+        """Record θ⁽ᵗ⁾ in every run's conversions; returns every run's coefficients of f̃ and those of f.
 
-        Where a weighting has rows of its own, these are in the units of f̃, and c is what multiplies them.
+        If a weighting has its own rows, they are in the units of f̃ and multiplied by c.
         """
         parts, pulled = [], []
         for name, run in self.runs.items():
@@ -397,12 +397,12 @@ class _Stack:
         self.x = torch.clamp(self.x - self.eta * pull(coefficients), self.low, self.high)
 
     def report(self, callback: Callable[[Step], None], step: int, losses: Tensor, coefficients: Tensor) -> None:
-        """Tell the callback of one step."""
+        """Call the callback for one step."""
         for name in self.runs:
             callback(Step(name, step, *(self.of(name, t) for t in (self.x, losses, coefficients))))
 
     def blame(self, losses: Tensor, finite: Tensor, step: int) -> str:
-        """Which instance's loss is not finite."""
+        """The message for the first instance whose loss is not finite."""
         row = int((~finite).to(torch.uint8).argmax())
         name = next(key for key, part in self.slices.items() if part.start <= row < part.stop)
         seed, which = divmod((row - self.slices[name].start) % (len(self.seeds) * len(self.w)), len(self.w))
@@ -414,7 +414,7 @@ class _Stack:
         )
 
     def solutions(self, alive: Tensor, records: list[tuple[Tensor, Tensor]]) -> dict[str, Solution]:
-        """What every run gives."""
+        """The results of all runs."""
         result = {}
         for name, run in self.runs.items():
             gone = ~self.of(name, alive)
@@ -430,7 +430,7 @@ class _Stack:
         return result
 
     def too_low(self, found: Mapping[str, Solution]) -> str:
-        """Which solution, if any, lies below the ideal point of its run: its preference does not mean what it says."""
+        """The warning for a solution below the ideal point of its run, or an empty text."""
         for name, run in self.runs.items():
             least = self.units[name].raw(floor(run.weighting, self.w), self.scales.get(name))
             if least is None:
@@ -467,7 +467,7 @@ def _jacobian(problem: Problem, x: Tensor) -> tuple[Tensor, Tensor]:
 
 @contextmanager
 def _steps(steps: int, label: str, *, show: bool) -> Iterator[Iterator[int]]:
-    """1..steps, with a progress bar if asked for."""
+    """1..steps, with a progress bar if requested."""
     if not show:
         yield iter(range(1, steps + 1))
         return

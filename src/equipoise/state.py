@@ -1,7 +1,7 @@
 """States as flat dictionaries of tensors, for checkpoints that need no pickle.
 
-A state is a NamedTuple of tensors, of dictionaries of tensors, or of further states (a wrapper
-holds the one of what it wraps). Names are joined by dots.
+A state is a NamedTuple of tensors, dictionaries of tensors, or further states (a wrapper holds the
+state of the inner weighting). Names are joined by dots.
 """
 
 from collections.abc import Iterator, Mapping
@@ -37,7 +37,7 @@ def unflatten(tensors: Mapping[str, Tensor], like: S) -> S:
     """The state with the given tensors.
 
     Args:
-        tensors: What `flatten` gave.
+        tensors: What `flatten` returned.
         like: A state of the same configuration, such as `init` returns; only its structure is used.
 
     Returns:

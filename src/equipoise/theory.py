@@ -76,7 +76,7 @@ def _kappa(power: float) -> float:
 
 @dataclass(frozen=True)
 class Constants:
-    """What the bounds need to know about one player: its mirror map ψ on its set V.
+    """The constants of one player in the bounds: its mirror map ψ on its set V.
 
     `G` in the methods bounds the player's stochastic gradient in the norm of the assumption: L for
     θ, U for λ. With `power` p round t has the weight tᵖ and D is replaced by (p+1)·`diameter`.
@@ -115,7 +115,7 @@ class Constants:
         return G * math.sqrt(20.0 * self._spread(power) * self.C / (self.mu * T))
 
     def deviation(self, G: float, T: int, gamma: float, power: float = 0.0) -> float:
-        """What the player's noise adds at most, except with probability `gamma`.
+        """The most that the player's noise adds, except with probability `gamma`.
 
         This is 2·width·G·κ·√((2/T) log(1/γ)) with κ = (p+1)/√(2p+1), by Azuma's inequality.
         """
@@ -278,12 +278,12 @@ class Guarantee:
 
     @property
     def bias(self) -> float:
-        """What keeping λ above a floor costs however long one runs: floor·U."""
+        """The error from keeping λ above a floor, which does not vanish with T: floor·U."""
         return self.floor * self.U
 
     @property
     def samples_per_round(self) -> int:
-        """How many objectives a round draws a batch of."""
+        """The number of objectives that a round draws a batch for."""
         return {"full": self.m, "single": 1, "pair": 2}[self.sampling]
 
     def step_size_theta(self, T: int) -> float:
@@ -311,7 +311,7 @@ class Guarantee:
         """The smallest T whose bound is at most `error`, up to the rounding of floats.
 
         Args:
-            error: The gap asked for; above `bias`.
+            error: The target gap; above `bias`.
             gamma: Use the high-probability bound with this γ; None is the expectation bound.
         """
         reachable = self.bias < error < math.inf
@@ -360,18 +360,18 @@ def suffix_confidence(capacity: int, m: int, delta: float, *, rule: SuffixRule =
     _require_count("m", m)
     _require_probability(delta, "delta")
     _require_choice("rule", rule, get_args(SuffixRule))
-    # With one block the dominance rule compares nothing, and never fails.
+    # With one block the dominance rule compares nothing and never fails.
     events = 2 * capacity * m if rule == "preference" else max(1, (capacity - 1) * m)
     return math.sqrt(2.0 * math.log(events / delta))
 
 
 def suffix_excess(sigma: float, T: int, *, z: float, power: float = 8.0) -> float:
-    """What noise adds to the bound of `Suffix` after T rounds (Theorem S): 2·z·κ·σ/√T with κ = (p+1)/√(2p+1).
+    """The term that noise adds to the bound of `Suffix` after T rounds (Theorem S): 2·z·κ·σ/√T, κ = (p+1)/√(2p+1).
 
     Args:
         sigma: σ, the largest w_i σ_i: the noise of objective i is σ_i-sub-Gaussian.
         T: Number of rounds.
-        z: The confidence of the suffixes, such as `suffix_confidence` gives it.
+        z: The confidence of the suffixes, such as `suffix_confidence` returns.
         power: p of the weights tᵖ.
 
     Examples:
@@ -417,7 +417,7 @@ def _potential(y: float) -> float:
 def gain_window(
     sensitivity: float, curvature: float, lr: float, *, momentum: float = 0.0, smoothing: float = 1.0
 ) -> tuple[float, float]:
-    """The proportional gains ρ of λ for which two objectives settle (Proposition 9): low < ρ < high.
+    """The proportional gains ρ of λ for which two objectives converge (Proposition 9): low < ρ < high.
 
     Below the window λ and θ circle each other with growing amplitude; above it λ overshoots in every step.
 
@@ -476,7 +476,7 @@ def sample_objectives(
     batch: tuple[int, ...] = (),
     generator: torch.Generator | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Draws which objectives a round looks at: `count` of m, uniformly without replacement.
+    """Draw the objectives that a round uses: `count` of m, uniformly without replacement.
 
     Gains and coefficients divided by the inclusion probabilities stay unbiased. `count` = m is the
     full sampling of the paper, `count` = 1 the single-objective sampling of appendix A.3.
@@ -484,8 +484,8 @@ def sample_objectives(
     Args:
         m: Number of objectives.
         count: How many of them, 1 to m.
-        batch: Leading batch shape `*B`; each of its elements gets a draw of its own.
-        generator: Source of randomness; the results live on its device.
+        batch: Leading batch shape `*B`; each of its elements gets its own draw.
+        generator: Source of randomness; the results are on its device.
 
     Returns:
         The boolean mask of shape (*B, m) and the inclusion probabilities count/m of shape (m,).
@@ -499,7 +499,7 @@ def sample_objectives(
     _require_count("count", count)
     _require("count", f"at most m = {m}", count, holds=count <= m)
     device = generator.device if generator is not None else None
-    # In double precision two of the m scores are never equal in practice: ties would favour an end.
+    # In double precision ties, which would favour one end, do not occur in practice.
     scores = torch.rand((*batch, m), generator=generator, device=device, dtype=torch.float64)
     chosen = scores.topk(count, dim=-1).indices
     mask = torch.zeros_like(scores, dtype=torch.bool).scatter(-1, chosen, value=True)

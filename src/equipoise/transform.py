@@ -1,4 +1,4 @@
-"""What a client does to its loss before it differentiates it."""
+"""Transforms that a client applies to its loss before differentiating it."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -17,8 +17,8 @@ class PropFair:
 
         l ↦ −log(1 − l/M),   with slope 1/(M − l),
 
-    as long as M − l ≥ ε; a larger loss needs another branch. M must exceed most losses for the
-    logarithm to act at all: an untrained classifier of ten classes has 2.3.
+    as long as M − l ≥ ε; a larger loss takes another branch. M must exceed most losses for the
+    logarithm to apply: an untrained classifier of ten classes has a loss of 2.3.
 
     Attributes:
         M: The baseline M > 0 that the losses are to stay below.
@@ -42,7 +42,7 @@ class PropFair:
         require(self.mode in {"huber", "linear"}, 'mode must be "huber" or "linear"', self.mode)
 
     def __call__(self, loss: Tensor) -> Tensor:
-        """The transformed losses, each entry a mini-batch loss of its own: any shape, differentiable."""
+        """The transformed losses, one entry per mini-batch: any shape, differentiable."""
         require(loss.is_floating_point(), "loss must be floating-point numbers", loss.dtype)
         within = loss.clamp_max(self.M - self.epsilon)
         logarithm = -torch.log1p(-within / self.M)

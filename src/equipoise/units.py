@@ -65,7 +65,7 @@ class Units:
 
     @classmethod
     def of(cls, units: Unit, ideal: Zero, m: int, names: Sequence[str] | None = None) -> "Units":
-        """From what a user gives.
+        """From user input.
 
         Args:
             units: See `Units`; by name too.
@@ -74,7 +74,7 @@ class Units:
             names: Their names, if they have any.
 
         Raises:
-            ValueError: For another number of entries, other names, units that are not positive, numbers that are not
+            ValueError: For a wrong number of entries, wrong names, units that are not positive, or numbers that are not
                 finite.
 
         Examples:
@@ -91,7 +91,7 @@ class Units:
         return self.units is None and not isinstance(self.ideal, Tensor | tuple) and self.ideal == 0
 
     def init(self, losses: Tensor) -> Scale:
-        """The scale before the first loss; looks at shape, dtype and device of `losses` (*B, m) only."""
+        """The scale before the first loss; only shape, dtype and device of `losses` (*B, m) are used."""
         ones = torch.ones(losses.shape, dtype=losses.dtype, device=losses.device)
         if isinstance(self.units, str):
             return Scale(ones, torch.zeros_like(ones, dtype=torch.bool))
@@ -99,10 +99,9 @@ class Units:
         return Scale(unit, torch.ones_like(ones, dtype=torch.bool))
 
     def update(self, losses: Tensor, scale: Scale, mask: Tensor | None = None) -> Scale:
-        """The scale after losses (*B, m): with units="start" that of objectives that appear in them.
+        """The scale after losses (*B, m): with units="start", objectives get their unit when first present.
 
-        An instance with a loss that is not finite keeps its scale, and an objective at or below its ideal point gets
-        no unit.
+        An instance with a non-finite loss keeps its scale. An objective at or below its ideal point gets no unit.
 
         Args:
             losses: f.
@@ -124,18 +123,18 @@ class Units:
         return self._above(losses) / scale.unit
 
     def enter(self, losses: Tensor, scale: Scale, mask: Tensor | None = None) -> tuple[Tensor, Scale]:
-        """What a step sees: f̃ of losses (*B, m), NaN for an objective that cannot give its unit; the scale after it."""
+        """f̃ of losses (*B, m), NaN for an objective that is too low to give its unit; and the scale after the step."""
         after = self.update(losses, scale, mask)
         return torch.where(self.too_low(losses, scale, mask), torch.nan, self.normalise(losses, after)), after
 
     def too_low(self, losses: Tensor, scale: Scale, mask: Tensor | None = None) -> Tensor:
-        """Which objectives are present and cannot give the unit that they need, (*B, m)."""
+        """Which present objectives need a unit but are too low to give it, (*B, m)."""
         low = ~scale.known & ~(self._above(losses.detach()) >= torch.finfo(losses.dtype).tiny)
         present = fit_mask(mask, losses)
         return low if present is None else low & present
 
     def refuse(self, value: float, objective: str) -> None:
-        """Raise the ValueError for an objective that cannot give its own unit.
+        """Raise the ValueError for an objective that is too low to give its own unit.
 
         Args:
             value: Its loss.
@@ -148,11 +147,11 @@ class Units:
         )
 
     def raw(self, least: Tensor | None, scale: Scale | None = None) -> Tensor | None:
-        """The losses f at which f̃ is `least`, in its dtype; None if units that are not known yet matter.
+        """The losses f at which f̃ is `least`, in its dtype; None if that depends on units that are not known yet.
 
         Args:
-            least: f̃, ±∞ where there is none, broadcastable with (*B, m); None: nothing is asked.
-            scale: The scale; None: only what is known from the start.
+            least: f̃, ±∞ where there is none, broadcastable with (*B, m); None is returned as is.
+            scale: The scale; None: only units that are known from the start.
         """
         if least is None:
             return None
@@ -185,8 +184,8 @@ class Payoff(NamedTuple):
 def payoff(table: Tensor | Sequence[Sequence[float]]) -> Payoff:
     """The ideal point and the units from m runs, each trained on one objective alone.
 
-    Then f̃ = (f − z)/u is 0 at the best loss of each objective and 1 at the worst, whatever the units of the losses, and
-    w speaks of what is lost from the best in shares of that range.
+    Then f̃ = (f − z)/u is 0 at the best loss of each objective and 1 at the worst, whatever the units of the losses. w
+    then weights what each objective loses from its best, as a fraction of that range.
 
     Args:
         table: Losses on the same data, (m, m): row i is the run that was trained on objective i alone, column j has
@@ -196,7 +195,7 @@ def payoff(table: Tensor | Sequence[Sequence[float]]) -> Payoff:
         z, the least of each column, and u, its range.
 
     Raises:
-        ValueError: For a table that is not square or not finite, or a run that is the worst at its own objective.
+        ValueError: If the table is not square or not finite, or if a run is the worst at its own objective.
 
     Examples:
         >>> eq.payoff([[0.5, 9.0], [2.5, 1.0]])  # alone, the first reaches 0.5; the second run leaves it at 2.5

@@ -1,4 +1,4 @@
-"""What every conversion does, whatever it keeps.
+"""The contract of every conversion.
 
 A conversion joins by its line in the registry; settings that no method of the registry has are in `SETTINGS`.
 """

@@ -1,4 +1,4 @@
-"""Where one weighting is another: the ends of the family that OMD-TCH spans."""
+"""Limits in which one weighting equals another: the ends of the OMD-TCH family."""
 
 import math
 from typing import Any

@@ -82,18 +82,18 @@ def after_two_steps(name: str, m: int) -> tuple[float, bool]:
         state = weighting.init(losses, **extra) if state is None else state
         c, state = weighting.update(losses, state, torch.full((m,), 1 / m), **extra)
         total = c.sum().item()
-    return total, weighting.dual
+    return total, weighting.uses_duals
 
 
 @pytest.mark.parametrize("m", [2, 5])
 @pytest.mark.parametrize("name", [name for name in eq.methods() if name not in OWN_LENGTH])
-def test_times_m_where_they_are_dual_coefficients_sum_to_one(name: str, m: int):
-    total, dual = after_two_steps(name, m)
-    assert total * (m if dual else 1) == pytest.approx(1.0, abs=1e-5)
+def test_coefficients_sum_to_one_after_times_m_for_duals(name: str, m: int):
+    total, uses_duals = after_two_steps(name, m)
+    assert total * (m if uses_duals else 1) == pytest.approx(1.0, abs=1e-5)
 
 
 @pytest.mark.parametrize(
-    ("weighting", "dual"),
+    ("weighting", "uses_duals"),
     [
         (eq.OMD(1.0), True),
         (eq.ExcessRisk(1.0), True),
@@ -126,8 +126,13 @@ def test_times_m_where_they_are_dual_coefficients_sum_to_one(name: str, m: int):
     ],
     ids=repr,
 )
-def test_which_coefficients_are_dual(weighting, dual: bool):
-    assert weighting.dual is dual
+def test_which_coefficients_are_duals_times_preference(weighting, uses_duals: bool):
+    assert weighting.uses_duals is uses_duals
+
+
+def test_a_weighting_with_the_former_name_dual_is_refused():
+    with pytest.raises(TypeError, match=r"^Old must define uses_duals; found its former name, dual$"):
+        type("Old", (eq.Linear,), {"dual": True})
 
 
 def test_propfair_is_averaging_of_another_loss():

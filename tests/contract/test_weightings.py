@@ -1,4 +1,4 @@
-"""What every weighting does, whatever it computes.
+"""The contract of every weighting.
 
 A weighting joins by its line in the registry; settings that no method of the registry has are in `SETTINGS`.
 Those that need a Gramian or a Jacobian are given one with every step.

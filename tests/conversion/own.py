@@ -1,4 +1,4 @@
-"""A conversion as a user writes one, from what the documentation names alone."""
+"""A user's own conversion, written only from the documentation."""
 
 from dataclasses import dataclass
 from typing import NamedTuple

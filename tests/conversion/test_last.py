@@ -1,4 +1,4 @@
-"""`Last`: the newest sound iterate."""
+"""`Last`: the newest finite iterate."""
 
 import torch
 

@@ -1,4 +1,4 @@
-"""Where a batch of conversions keeps its iterates: slots are blended as a plan says."""
+"""The store of a batch of conversions: slots are blended as a plan says."""
 
 import torch
 from torch import Tensor

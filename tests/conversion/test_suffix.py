@@ -1,4 +1,4 @@
-"""`Suffix` and its time blocks against both written naively, as lists."""
+"""`Suffix` and its time blocks against naive versions with lists."""
 
 import math
 from dataclasses import dataclass, field

@@ -1,4 +1,4 @@
-"""Real data if there are any, a cache folder of its own for every test, and a tiny MNIST with its own checksums."""
+"""Real data if available, a fresh cache folder for every test, and a tiny MNIST with its own checksums."""
 
 import gzip
 import hashlib

@@ -1,4 +1,4 @@
-"""CIFAR-10's records, in both of the layouts that exist."""
+"""CIFAR-10's records in both layouts."""
 
 import pickle
 

@@ -1,4 +1,4 @@
-"""Downloads: what arrives is checked, and nothing half-done is left."""
+"""Downloads are verified, and nothing incomplete is left."""
 
 import contextlib
 import gzip
@@ -191,7 +191,7 @@ class Answer(NamedTuple):
 
 @pytest.fixture
 def raw(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Answer], str]]:
-    """A server that says what it is told to, whatever HTTP has to say about it."""
+    """A server that sends exactly the given bytes, valid HTTP or not."""
     monkeypatch.setenv("no_proxy", "127.0.0.1")
     listening = socket.create_server(("127.0.0.1", 0))
     threads = list[threading.Thread]()

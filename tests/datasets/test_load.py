@@ -1,4 +1,4 @@
-"""Every data set as it is loaded, and what is said of files that are missing or altered."""
+"""Every data set as loaded, and the messages for missing or altered files."""
 
 import dataclasses
 import gzip

@@ -1,4 +1,4 @@
-"""`reproduce all`: every item gets what it heeds, and one that lacks its data does not stop the others."""
+"""`reproduce all`: every item gets the options it takes, and missing data of one item does not stop the others."""
 
 import io
 from pathlib import Path

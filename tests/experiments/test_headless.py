@@ -1,4 +1,4 @@
-"""The federated experiments where there is torch, numpy and scipy alone."""
+"""The federated experiments with only torch, numpy and scipy installed."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Long work is not begun without the user's word."""
+"""Long work does not start without the user's consent."""
 
 import io
 import sys

@@ -1,4 +1,4 @@
-"""A weighting in a file of one's own: one command puts it into a table, and after an edit it is run again."""
+"""A weighting in the user's own file: one command adds it to a table, and an edit makes it run again."""
 
 import importlib
 import json

@@ -1,4 +1,4 @@
-"""What a report holds, and what it is made from."""
+"""The content and the sources of a report."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""Cells are whole or not there, are found by what was asked, and are never lost by what goes wrong."""
+"""Cells are complete or absent, are found by their specification, and are never lost."""
 
 import errno
 import hashlib
@@ -291,7 +291,7 @@ HOSTILE = {
     "larger number": ({"seed": 1}, '{"spec": {"seed": 1}, "result": {"x": 1' + "0" * 9000 + "}}", "not a whole JSON"),
     "no text": ({"seed": 1}, b"\xff\xfe\xfd", "not a whole JSON"),
     "another name": ({"seed": 1}, text_of({"seed": 2}, {}), "name and content do not belong together"),
-    "another checksum": (SYNTHETIC, text_of(SYNTHETIC, SOLVED).replace("0.5", "0.4"), "what its checksum says"),
+    "another checksum": (SYNTHETIC, text_of(SYNTHETIC, SOLVED).replace("0.5", "0.4"), "does not match its checksum"),
     "empty": (SYNTHETIC, text_of(SYNTHETIC, {}), "it must have 'losses'; found none"),
     "empty federated": (FEDERATED, text_of(FEDERATED, {}), "it must have 'outputs'; found none"),
     "empty conversions": (CONVERTED, text_of(CONVERTED, {}), "outputs must be those of its specification"),
@@ -488,7 +488,7 @@ def test_a_damaged_pack_is_named_once_and_nothing_of_it_is_read(damage, tmp_path
     packed(file)
     file.write_bytes(damage(file.read_bytes()))
     store = CellStore(tmp_path / "cells", behind=(file,))
-    reason = "not a whole file of cells|not what its checksum says"
+    reason = "not a whole file of cells|does not match its checksum"
     with pytest.warns(CellWarning, match=rf"^{file} is ignored: .*({reason})") as said:
         assert [store.read({"seed": seed}) for seed in range(3)] == [None] * 3
     assert len(said) == 1
@@ -508,7 +508,7 @@ def test_a_pack_of_another_format_is_ignored(tmp_path):
 
 
 def test_a_bad_line_of_a_pack_is_named_and_the_others_are_read(tmp_path):
-    """Its checksum is right: whoever made it wrote this."""
+    """The content is wrong, but its checksum is right."""
     file = tmp_path / "some.jsonl.xz"
     good, bad = Cell({"seed": 1}, {"value": 1}, {}, {}), Cell(SYNTHETIC, {}, {}, {})
     pack([good, bad], file)

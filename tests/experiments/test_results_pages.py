@@ -1,4 +1,4 @@
-"""The pages of results are what their commands write from the cells that come with the library."""
+"""The result pages equal what their commands write from the cells in the package."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Runs that are killed, and runs at the same time: nothing is lost, and nothing is done twice."""
+"""Killed runs and concurrent runs: nothing is lost, and nothing is computed twice."""
 
 import json
 import os

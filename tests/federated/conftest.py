@@ -1,4 +1,4 @@
-"""Small data with clients of the sizes that a test asks for, and real data where there are any."""
+"""Small data with clients of given sizes, and real data if available."""
 
 import os
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""The convolution of many clients against one client after the other, and ResNet-20 built on it against its module."""
+"""Convolutions of many clients at once against one client at a time, and ResNet-20 built on them."""
 
 import pytest
 import torch
@@ -6,7 +6,7 @@ from torch import Tensor, nn
 
 from equipoise.federated import LocalWork, ResNet20
 from equipoise.federated.convolution import convolve
-from equipoise.federated.local import draw_batches
+from equipoise.federated.local_work import draw_batches
 from equipoise.federated.models import initial
 from equipoise.federated.sequential import Sequential
 from equipoise.federated.splits import ClientData, Samples

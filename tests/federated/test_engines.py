@@ -1,4 +1,4 @@
-"""Two engines, one answer: the fast one against the plain one, and both against a loop written out here."""
+"""Engines agree: the fast one, the sequential one, and a loop written out here."""
 
 import copy
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from equipoise import PropFair
 from equipoise.federated import ClientData, Dense, LocalWork, Model, Sent
-from equipoise.federated.local import draw_batches
+from equipoise.federated.local_work import draw_batches
 from equipoise.federated.models import initial
 from equipoise.federated.sequential import Sequential
 from equipoise.federated.splits import Samples, deal

@@ -1,4 +1,4 @@
-"""Rounds: every method on digits, two of them written out in plain PyTorch, and what happens when things go wrong."""
+"""Rounds: every method on digits, two of them in plain PyTorch, and error handling."""
 
 import itertools
 import json
@@ -33,7 +33,7 @@ from equipoise.federated import (
     simulate,
 )
 from equipoise.federated.checkpoint import Checkpoint
-from equipoise.federated.local import draw_batches
+from equipoise.federated.local_work import draw_batches
 from equipoise.federated.models import initial
 from equipoise.federated.stacked import Stacked
 
@@ -986,7 +986,7 @@ def test_a_method_that_is_not_known(toy):
 def test_a_gpu_that_is_not_there(toy, monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     small = toy((6, 9, 4))
-    with pytest.raises(ValueError, match=r"device must be there: no GPU was found by torch\.cuda, .* found cuda:1"):
+    with pytest.raises(ValueError, match=r"device must exist: torch\.cuda finds no GPU, .* found cuda:1"):
         simulate(Task("toy", small.split, LINEAR, LocalWork(1), 1), "LS", dataset=small.dataset, device="cuda:1")
 
 

@@ -1,4 +1,4 @@
-"""Who gets which samples: the counts of the experiments, the order of the draws, and what is refused."""
+"""Splits: the counts of the experiments, the order of the draws, and bad input."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""Replies that cannot be used: each is rejected by name and reason, and the round goes on with the rest."""
+"""Invalid replies: each is rejected with its reason, and the round continues with the rest."""
 
 from collections.abc import Callable
 from typing import Any
@@ -7,14 +7,14 @@ import numpy as np
 import pytest
 import torch
 
-pytest.importorskip("flwr", reason="Flower is not installed: pip install 'equipoise[flower]'")
+pytest.importorskip("flwr", reason="Flower is not installed: pip install '.[flower]'")
 
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 
 import equipoise as eq
 from equipoise.flower import LocalGrid, LossCap
 from equipoise.flower.arrays import Part
-from equipoise.flower.limits import limit_weights
+from equipoise.flower.client_limits import limit_weights
 
 Maker = Callable[..., Any]
 Change = Callable[[RecordDict], object]

@@ -1,4 +1,4 @@
-"""A run that was killed and resumed is the run that was not."""
+"""A run that was killed and resumed equals an uninterrupted one."""
 
 import json
 import os
@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-pytest.importorskip("flwr", reason="Flower is not installed: pip install 'equipoise[flower]'")
+pytest.importorskip("flwr", reason="Flower is not installed: pip install '.[flower]'")
 
 from flwr.app import ConfigRecord, Context, Message
 from tests.conversion.own import LastEpoch

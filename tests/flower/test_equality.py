@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-pytest.importorskip("flwr", reason="Flower is not installed: pip install 'equipoise[flower]'")
+pytest.importorskip("flwr", reason="Flower is not installed: pip install '.[flower]'")
 
 from flwr.app import ArrayRecord
 from tests.conversion.own import LastEpoch

@@ -1,4 +1,4 @@
-"""A run in which some clients are hostile ends, stays finite, and serves the others."""
+"""A run with some hostile clients finishes, stays finite, and serves the others."""
 
 from collections.abc import Callable
 from typing import Any
@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-pytest.importorskip("flwr", reason="Flower is not installed: pip install 'equipoise[flower]'")
+pytest.importorskip("flwr", reason="Flower is not installed: pip install '.[flower]'")
 
 from flwr.app import Array, ArrayRecord, Context, Message
 from tests.flower.hostile import KINDS, hostile_replies

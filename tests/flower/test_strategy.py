@@ -1,4 +1,4 @@
-"""What the strategy does in a round: groups, masks, sampling, what it tells, what it answers."""
+"""A round of the strategy: groups, masks, sampling, logs and metrics, and the answer."""
 
 import tracemalloc
 from collections.abc import Callable
@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-pytest.importorskip("flwr", reason="Flower is not installed: pip install 'equipoise[flower]'")
+pytest.importorskip("flwr", reason="Flower is not installed: pip install '.[flower]'")
 
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 

@@ -1,4 +1,4 @@
-"""Three clients by hand."""
+"""Fairness metrics of three clients, by hand."""
 
 import math
 

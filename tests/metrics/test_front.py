@@ -1,4 +1,4 @@
-"""Which points no other dominates."""
+"""Non-dominated points, and distances from a front."""
 
 import math
 

@@ -143,5 +143,5 @@ def test_bad_input_is_named():
 def test_without_moocore(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setitem(sys.modules, "moocore", None)
     assert hypervolume(torch.zeros(1, 2), (1.0, 1.0)).item() == 1
-    with pytest.raises(ImportError, match=r"equipoise\[experiments\]"):
+    with pytest.raises(ImportError, match=r"needs moocore: pip install moocore$"):
         hypervolume(torch.zeros(1, 3), (1.0, 1.0, 1.0))

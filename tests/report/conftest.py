@@ -1,4 +1,4 @@
-"""A report of results that are made up, so that every number on the page is known."""
+"""A report of synthetic results, so that every number on the page is known."""
 
 import json
 from collections.abc import Sequence
@@ -65,7 +65,7 @@ def write_page() -> Any:
 
 @pytest.fixture(scope="session")
 def page_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Everything that comes with the library, all of tab:hv in both presets, and a run of one's own."""
+    """Everything in the package, all of tab:hv in both presets, and a user's own run."""
     folder = tmp_path_factory.mktemp("report")
     _write_table(folder, synthetic.PROBLEMS, ("published", "text"))
     _write_log(folder / "mine.jsonl")

@@ -1,4 +1,4 @@
-"""The report in a real browser: what it shows, and that it answers to slider, pointer and keyboard."""
+"""The report in a real browser: its content, and its response to slider, pointer and keyboard."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""`make torture`: what can go wrong goes wrong, at random, and nothing of it may be silent."""
+"""`make torture`: inject random faults; none may go unnoticed."""
 
 import argparse
 import importlib

@@ -1,4 +1,4 @@
-"""Runs that are killed at a random moment, or interrupted at a random line of the library, and go on."""
+"""Runs that are killed at a random moment, or interrupted at a random line of the library, and resumed."""
 
 import os
 import random

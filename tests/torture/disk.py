@@ -1,4 +1,4 @@
-"""Disks that are full: the old file stays as it was, and the error names what could not be written."""
+"""Full disks: the old file stays intact, and the error names the file that could not be written."""
 
 import ctypes
 import os

@@ -1,4 +1,4 @@
-"""Files in which a bit has changed, or that were cut: read as they were written, or refused by name."""
+"""Files with a flipped bit, or truncated: read correctly, or refused with their name."""
 
 import gzip
 import hashlib

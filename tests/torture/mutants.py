@@ -265,8 +265,8 @@ MUTANTS = [
             f"{STEPS}::test_losses_are_weighted_by_their_counts",
         ),
         (
-            "for p in self.trained():  # of another optimizer",
-            "for p in []:  # of another optimizer",
+            "for p in self.trained():  # also those of another optimizer",
+            "for p in []:  # also those of another optimizer",
             f"{NONFINITE}::test_a_skipped_step_moves_no_parameter_of_another_optimizer",
         ),
         ("elif not self.steers:", "else:", "train/test_steer.py::test_against_a_plain_loop"),
@@ -274,7 +274,7 @@ MUTANTS = [
     *_of(
         "train/coefficients.py",
         (
-            'return m if getattr(weighting, "dual", False) else 1',
+            'return m if getattr(weighting, "uses_duals", False) else 1',
             "return 1",
             f"{LOOP}::test_the_trajectory_is_that_of_the_loop_by_hand_bit_for_bit",
         ),
@@ -420,7 +420,7 @@ MUTANTS = [
             f"{ROUNDS}::test_what_a_silent_client_would_have_sent_does_not_matter",
         ),
         (
-            "(self.m if self.weighting.dual else 1), state",
+            "(self.m if self.weighting.uses_duals else 1), state",
             "1, state",
             f"{ROUNDS}::test_rounds_of_fedavg_and_of_omd_in_plain_pytorch",
         ),
@@ -468,7 +468,7 @@ MUTANTS = [
         ),
     ),
     *_of(
-        "flower/limits.py",
+        "flower/client_limits.py",
         ("(rank <= k)", "(rank < k)", f"{REPLIES}::test_the_limit_is_the_quantile_of_the_others"),
         (
             "share * total / largest",
@@ -478,7 +478,7 @@ MUTANTS = [
     ),
     *_of(
         "flower/server.py",
-        ("c = c * len(c) if self.weighting.dual else c", "pass", f"{STRATEGY}::test_one_round_by_hand"),
+        ("c = c * len(c) if self.weighting.uses_duals else c", "pass", f"{STRATEGY}::test_one_round_by_hand"),
         (
             "self._changed |= {numbers.write} if numbers.gain > 0 else set()",
             "pass",

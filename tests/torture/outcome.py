@@ -1,4 +1,4 @@
-"""What became of a trial, and trials in forked processes."""
+"""The outcome of a trial, and trials in forked processes."""
 
 import json
 import os

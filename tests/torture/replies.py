@@ -1,4 +1,4 @@
-"""One client of a Flower run is hostile: its reply is refused, or it does no more than a client may."""
+"""One hostile client in a Flower run: its reply is rejected or harmless."""
 
 import math
 from collections.abc import Callable, Iterator

@@ -1,4 +1,4 @@
-"""Three runs that go on from their checkpoint: a training loop, a simulation, a Flower server."""
+"""Three runs that resume from a checkpoint: a training loop, a simulation, a Flower server."""
 
 import hashlib
 import logging

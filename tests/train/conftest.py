@@ -1,4 +1,4 @@
-"""A small regression with objectives that conflict, and the loop that everyone has."""
+"""A small regression with conflicting objectives, and an ordinary training loop."""
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager

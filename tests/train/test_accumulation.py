@@ -1,4 +1,4 @@
-"""Several calls before one step: what counts, and with which coefficients."""
+"""Gradient accumulation: which calls count, and with which coefficients."""
 
 from typing import Any
 
@@ -63,7 +63,7 @@ def test_weightings_that_look_at_this_steps_losses_use_the_coefficients_of_the_s
     mol = eq.MultiObjective(run.model, run.optimizer, w, method=(weighting, eq.Last()))
     params = list(oracle.model.parameters())
     c, state = None, None
-    factor = 3 if weighting.dual else 1  # uniform λ is the weighted sum
+    factor = 3 if weighting.uses_duals else 1  # uniform λ is the weighted sum
     for step in range(6):
         losses = oracle.losses(step)
         rows = torch.stack(

@@ -1,8 +1,7 @@
-"""Whatever its user does, in whatever order, a run beside the host is the run on the host, bit for bit.
+"""Random operations in any order: a run on an asynchronous device equals the run on the host, bit for bit.
 
-A seed says what a run is made of and what is done with it. Both runs are watched after every operation, without
-waiting for anything: a look at λ, the solution, a checkpoint or the metrics, which would have the run catch up, is an
-operation like others.
+A seed determines the settings of a run and its operations. Both runs are compared after every operation without
+synchronising. Reading λ, the solution, a checkpoint or the metrics synchronises, so it is an operation of its own.
 """
 
 import copy

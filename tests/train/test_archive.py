@@ -1,4 +1,4 @@
-"""Plans carried out by their numbers: the same archive, in place."""
+"""Plans as plain numbers give the same archive, in place."""
 
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -122,7 +122,7 @@ def test_how_many_copies_there_are(way, made):
 
 
 def test_a_run_that_reads_its_plans_late_is_the_same_run(toy, preference, as_accelerator):
-    """As on an accelerator: whoever looks at the archive looks at one that has caught up."""
+    """As on an accelerator: reading the archive first waits for pending writes."""
     late, now = toy(), toy()
     conversion = eq.Adaptive(power=1, capacity=3)
     with as_accelerator():
@@ -195,7 +195,7 @@ class Doubled(eq.Last):
 
 def test_a_conversion_that_does_what_it_does_outside_its_plans_is_refused(toy, preference):
     """It would be silently ignored."""
-    message = "must say what it does by plan and shares, .* not called here; found Doubled with its own update"
+    message = "must be defined by plan and shares, .* not called here; found Doubled with its own update"
     with pytest.raises(ValueError, match=message):
         eq.MultiObjective(toy().model, None, preference, method=(eq.OMD(), Doubled()))
 

@@ -1,6 +1,7 @@
-"""What bad input gets: the argument, the rule and the value found."""
+"""Bad input: the message names the argument, the rule and the value found."""
 
 import re
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -130,6 +131,10 @@ METHODS: dict[str, tuple[Any, str]] = {
     "no weighting": ((None, eq.Last()), "method must have a weighting such as OMD(); found None"),
     "a weighting's class": ((eq.OMD, eq.Last()), "method must have a weighting such as OMD(); found <class"),
     "the parts in the wrong order": ((eq.Last(), eq.OMD()), "method must have a weighting such as OMD(); found Last()"),
+    "the former name of uses_duals": (
+        (SimpleNamespace(init=None, update=None, needs=(), dual=True), eq.Last()),
+        "weighting must have uses_duals, and not its former name dual; found dual in SimpleNamespace",
+    ),
     "two conversions": ((eq.Last(), eq.Last()), "method must have a weighting such as OMD(); found Last()"),
     "a part of a Method": (eq.Method(eq.OMD(), "Average"), f"{CONVERSION}; found Average"),  # type: ignore[arg-type]
     "no capacity": ((eq.OMD(), eq.Adaptive()), CAPACITY),
@@ -227,7 +232,7 @@ LOSSES = {
     ),
     "a vector by name": (
         lambda f: {"a": f, "b": f[1], "c": f[2]},
-        "losses['a'] must be a tensor of shape () with its graph, not what .item() gives of it; found (3,)",
+        "losses['a'] must be a tensor of shape () with its graph, not the result of .item(); found (3,)",
     ),
     "no tensor": (
         lambda f: f.sum().item(),
@@ -235,7 +240,7 @@ LOSSES = {
     ),
     "numbers without a graph": (
         lambda f: f.tolist(),
-        "losses[0] must be a tensor of shape () with its graph, not what .item() gives of it; found float",
+        "losses[0] must be a tensor of shape () with its graph, not the result of .item(); found float",
     ),
     "too few in a list": (lambda f: [*f[:2]], "losses must have 3 entries, as the preference has; found 2"),
     "no graph in a list": (
@@ -271,7 +276,7 @@ def test_losses_by_name_need_names(toy):
 def test_no_grad(toy):
     run, mol = make(toy)
     losses = run.losses(0)
-    message = re.escape("losses must be measured and handed over with gradients; found torch.no_grad()")
+    message = re.escape("losses must be computed and passed in with gradients enabled; found torch.no_grad()")
     with torch.no_grad(), pytest.raises(ValueError, match=message):
         mol(losses)
     with torch.no_grad(), pytest.raises(ValueError, match=message):

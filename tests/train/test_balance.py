@@ -1,4 +1,4 @@
-"""An objective without gradient for long: said once, with the remedy; and nothing in an ordinary run."""
+"""An objective without gradient for a long time: one warning with the remedy, and none in an ordinary run."""
 
 import warnings
 from typing import Any

@@ -1,4 +1,4 @@
-"""Runs that are interrupted: resumed bit for bit, refused where they do not belong, never half written."""
+"""Interrupted runs: resumed bit for bit, refused by other configurations, never half written."""
 
 import copy
 import io

@@ -1,4 +1,4 @@
-"""Compiled models and losses, as they are."""
+"""Compiled models and losses."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""Two processes with their parts of a batch are one process with all of it."""
+"""Two processes with parts of a batch equal one process with the whole batch."""
 
 import os
 import runpy

@@ -1,4 +1,4 @@
-"""Losses below the ideal point: said once, where weights differ and the weighting balances w∘(f − z)."""
+"""Losses below the ideal point: one warning, if weights differ and the weighting balances w∘(f − z)."""
 
 import math
 import warnings

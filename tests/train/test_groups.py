@@ -1,4 +1,4 @@
-"""Losses by group and batches balanced over groups: what each says of a batch, and what it refuses."""
+"""Losses by group and batches balanced over groups, and bad input."""
 
 from collections import Counter
 

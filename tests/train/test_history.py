@@ -1,4 +1,4 @@
-"""What a run remembers of its steps, in bounded memory, and the picture of it."""
+"""The history of a run in bounded memory, and its figure."""
 
 import io
 import math

@@ -1,4 +1,4 @@
-"""Ctrl-C wherever it comes: an iterate is in the numbers and in the slots of a run, or in neither."""
+"""Ctrl-C at any point: an iterate is in both the numbers and the slots of a run, or in neither."""
 
 import signal
 import sys
@@ -65,7 +65,7 @@ def losses(step: int) -> Tensor:
 
 
 def numbers_and_copies(state: Any) -> dict[str, Tensor]:
-    """By slot, whoever keeps them."""
+    """The copies by slot, in any store."""
     copies = state.slots
     if "0" not in copies:
         number = len(next(iter(copies.values())))

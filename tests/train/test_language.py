@@ -1,4 +1,4 @@
-"""Losses per token by domain: ignored labels, packed rows, accumulation, and what is refused."""
+"""Losses per token by domain: ignored labels, packed rows, gradient accumulation, bad input."""
 
 import pytest
 import torch

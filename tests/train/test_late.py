@@ -1,4 +1,4 @@
-"""Runs on a device that works beside the host: the same runs, and nobody waits for the losses of his own step."""
+"""Runs on an asynchronous device: the same results, without waiting for the losses of the current step."""
 
 import copy
 import gc
@@ -91,7 +91,7 @@ def thrown_away(run: Any, mol: eq.MultiObjective) -> None:
 
 
 def looked_at(run: Any, mol: eq.MultiObjective) -> None:
-    """Whoever looks sees the last step."""
+    """Reading commits the last step first."""
     for step in range(6):
         run.run(mol, 1, step)
         assert mol.metrics()["step"] == mol.recorded == step + 1
@@ -447,7 +447,7 @@ class Duck:
     """A weighting by what it has, as older ones have it."""
 
     needs: frozenset[str] = frozenset()
-    traceable, dual, origin = True, False, None
+    traceable, uses_duals, origin = True, False, None
     init, update, rows = eq.Linear().init, eq.Linear().update, eq.Linear().rows
 
 

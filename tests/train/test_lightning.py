@@ -1,4 +1,4 @@
-"""A Lightning Trainer with the callback does what one's own loop does, and evaluates and saves the solution."""
+"""A Lightning Trainer with the callback equals a plain loop, and evaluates and saves the solution."""
 
 import logging
 import os
@@ -476,7 +476,7 @@ def test_a_checkpoint_saved_within_validation(tmp_path):
     assert_same(checkpoint["current_model_state"], weights.held["training"][-1])
 
 
-def test_a_checkpoint_without_the_callback_begins_the_method_anew(tmp_path):
+def test_a_checkpoint_without_the_callback_starts_the_method_afresh(tmp_path):
     class Plain(Net):
         def training_step(self, batch: list[Tensor], batch_idx: int) -> Tensor:  # noqa: ARG002
             return self.losses(batch).sum()
@@ -485,7 +485,8 @@ def test_a_checkpoint_without_the_callback_begins_the_method_anew(tmp_path):
     run.fit(Plain(), loader())
     run.save_checkpoint(tmp_path / "plain.ckpt")
     callback = method()
-    with pytest.warns(UserWarning, match=r"plain.ckpt has no state of MultiObjectiveCallback: the method begins anew"):
+    message = r"plain.ckpt has no state of MultiObjectiveCallback: the method starts afresh"
+    with pytest.warns(UserWarning, match=message):
         trainer(tmp_path, callback).fit(Net(), loader(), ckpt_path=tmp_path / "plain.ckpt", weights_only=True)
     assert callback.mol.step == BATCHES
 
@@ -595,7 +596,7 @@ def test_mol_is_for_training_steps(tmp_path):
 
     net = Asks()
     run = trainer(tmp_path, method())
-    with refused("losses must be measured and handed over with gradients; found torch.no_grad()"):
+    with refused("losses must be computed and passed in with gradients enabled; found torch.no_grad()"):
         run.fit(net, loader(), loader())
     with refused("mol must be called in training_step while fit runs; found no fit running"):
         run.test(net, loader())

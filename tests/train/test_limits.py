@@ -1,4 +1,4 @@
-"""Limits in a training loop: the call, the answer, the metrics, the warning and what is refused."""
+"""Limits in a training loop: the call, the answer, the metrics, the warning and bad input."""
 
 import re
 import warnings

@@ -1,4 +1,4 @@
-"""A step in numbers."""
+"""The metrics of a step."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""The shell does what a loop by hand does, and commits when it says it does."""
+"""`MultiObjective` equals a loop written by hand, and commits steps when it says."""
 
 import copy
 import gc
@@ -54,7 +54,7 @@ def by_hand(run: Any, weighting: Weighting[Any], conversion: Any, w: Tensor, ste
         state = weighting.init(torch.zeros(3), **extra) if state is None else state
         record = conversion.update(params, losses, record)
         c, state = weighting.update(losses, state, w, **extra)
-        c = 3 * c if weighting.dual else c  # uniform λ is the weighted sum
+        c = 3 * c if weighting.uses_duals else c  # uniform λ is the weighted sum
         run.optimizer.zero_grad()
         tracked = weighting.rows(state)
         if tracked is None:
@@ -321,7 +321,7 @@ def test_a_second_shell_takes_the_optimizer_over(toy, preference):
     first = eq.MultiObjective(run.model, **settings)
     run.run(first, 2)
     answer = first.solution()
-    with pytest.warns(UserWarning, match="an earlier MultiObjective had this optimizer, and was closed"):
+    with pytest.warns(UserWarning, match="an earlier MultiObjective on this optimizer was closed"):
         second = eq.MultiObjective(run.model, **settings)
     run.run(second, 3)
     assert (first.step, second.step) == (2, 3)

@@ -1,4 +1,4 @@
-"""Losses that are not finite: noticed before the backward pass, one step late, or skipped."""
+"""Non-finite losses: detected before the backward pass, one step late, or skipped."""
 
 import math
 from typing import Any

@@ -1,4 +1,4 @@
-"""A trade-off that changes while the model trains: λ goes on, the answer begins anew, checkpoints have the change."""
+"""A preference that changes during training: λ continues, the archive is cleared, checkpoints hold the change."""
 
 import copy
 from typing import Any

@@ -1,4 +1,4 @@
-"""The answer in the model: loaded, lent, with BatchNorm statistics of its own."""
+"""The answer in the model: loaded, swapped in, with its own BatchNorm statistics."""
 
 import io
 

@@ -55,7 +55,7 @@ def test_against_a_plain_loop(weighting, settings, toy, preference):
             _, state = weighting.update(f, state, w)
         c = weighting.foreseen(state, w)
         record = ADAPTIVE.update(plain.params(), f, record)
-        c = 3 * c if weighting.dual else c  # uniform λ is the weighted sum
+        c = 3 * c if weighting.uses_duals else c  # uniform λ is the weighted sum
         (c * plain.losses(step) / u).sum().backward()
         plain.optimizer.step()
         plain.optimizer.zero_grad()

@@ -194,7 +194,7 @@ def test_a_run_that_is_killed_goes_on_as_if_it_were_not(tmp_path):
         process.send_signal(signal.SIGKILL)
         process.wait()
     last = max(int(p.name.split("-")[1]) for p in killed.glob("checkpoint-*"))
-    # One more that was not written to its end.
+    # One more, incomplete.
     broken = killed / f"checkpoint-{last + 5}"
     broken.mkdir()
     (broken / "trainer_state.json").write_text('{"global_st')
@@ -207,7 +207,7 @@ def test_a_run_that_is_killed_goes_on_as_if_it_were_not(tmp_path):
         text=True,
         check=True,
     )
-    assert f"checkpoint-{last + 5} was not written to its end, and is passed over" in run.stderr
+    assert f"checkpoint-{last + 5} is incomplete and is skipped" in run.stderr
     ours, theirs = (torch.load(folder / "found-0.pt") for folder in (killed, whole))
     assert ours["step"] == theirs["step"] == steps
     assert torch.equal(ours["lambda"], theirs["lambda"])
@@ -264,6 +264,6 @@ def test_a_checkpoint_of_another_run_is_named(tmp_path):
         make(tmp_path).train(resume_from_checkpoint=str(tmp_path / "checkpoint-5"))
     with (
         pytest.raises(ValueError, match="must hold a checkpoint to resume from; found 1 checkpoints, none whole"),
-        pytest.warns(UserWarning, match="checkpoint-5 was not written to its end"),
+        pytest.warns(UserWarning, match="checkpoint-5 is incomplete and is skipped"),
     ):
         make(tmp_path).train(resume_from_checkpoint=True)

@@ -1,4 +1,4 @@
-"""The weightings that people compare with, where they are used: in a training loop and in the solver."""
+"""The weightings without a target, in a training loop and in the solver."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""What every weighting sees of its arguments, and what the base class does for a method."""
+"""The arguments as every weighting sees them, and what the base class does for a method."""
 
 import math
 from dataclasses import dataclass
@@ -10,8 +10,8 @@ from torch import Tensor
 
 import equipoise as eq
 from equipoise.weighting import Seen, Stateless, Weighting
-from equipoise.weighting.local import restrict
 from equipoise.weighting.protocol import keep, see, working_dtype
+from equipoise.weighting.restricted import restrict
 
 
 def vector(*entries: float) -> torch.Tensor:

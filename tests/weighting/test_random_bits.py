@@ -1,4 +1,4 @@
-"""Numbers that look random, by a seed and a counter."""
+"""Counter-based random numbers."""
 
 import math
 

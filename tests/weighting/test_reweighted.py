@@ -1,4 +1,4 @@
-"""A weighting on gradients that a preference has scaled."""
+"""A gradient-based weighting on gradients scaled by the preference."""
 
 import math
 from dataclasses import dataclass

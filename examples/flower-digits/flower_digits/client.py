@@ -1,4 +1,4 @@
-"""The client: it trains on its digits, and tests what it is sent on others that are turned alike."""
+"""The client: it trains on its digits, and evaluates on test digits with the same rotation."""
 
 import torch
 from flwr.app import Context, Message
@@ -9,7 +9,7 @@ from equipoise.federated import LocalWork
 from equipoise.flower import evaluate_function, train_function
 from flower_digits.task import MODEL, samples
 
-torch.set_num_threads(1)  # a model of 3,760 numbers is not faster with more
+torch.set_num_threads(1)  # more threads do not help a model of 3,760 parameters
 app = ClientApp()
 
 

@@ -1,4 +1,4 @@
-"""Who holds which digits, and the model."""
+"""The split of the digits over clients, and the model."""
 
 from functools import cache
 

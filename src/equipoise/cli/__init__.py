@@ -37,7 +37,7 @@ app.add_typer(data.app, name="data")
 
 def main() -> None:
     """Entry point; bad input ends with its message, not with a traceback."""
-    torch.set_num_threads(1)  # small tensors: more threads only wait for each other
+    torch.set_num_threads(1)  # for small tensors more threads are slower
     try:
         with warnings.catch_warnings(), _plain_warnings():
             app()
@@ -48,7 +48,7 @@ def main() -> None:
 
 @contextmanager
 def _plain_warnings() -> Iterator[None]:
-    """What is said of cells and losses is for users: a line without a file and a line of code."""
+    """Show warnings about cells and losses as plain text, without file name and source line."""
     usual, said = warnings.showwarning, set[str]()
 
     def show(

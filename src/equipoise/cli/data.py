@@ -13,7 +13,7 @@ from equipoise.experiments.render import add_words, fitted, listing, say
 
 __all__ = ["app"]
 
-app = typer.Typer(no_args_is_help=True, help="Data sets: what there is, and fetching it.")
+app = typer.Typer(no_args_is_help=True, help="Data sets: list and download them.")
 
 
 @app.command("list")
@@ -34,7 +34,7 @@ def data_fetch(
     folder: Annotated[Path | None, typer.Option(help="Data folder; the user's cache folder if not given.")] = None,
     base_url: Annotated[str | None, typer.Option(help="A mirror, instead of the set's public home.")] = None,
 ) -> None:
-    """Download a data set from its public home and check it."""
+    """Download a data set from its public home and verify it."""
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn())
     with Progress(*columns, console=console, disable=not console.is_terminal) as bar:
         task = bar.add_task(name)

@@ -91,7 +91,7 @@ def federated_command(
 
 @dataclass(frozen=True)
 class _Order:
-    """What the user asked for."""
+    """The user's choices."""
 
     request: Request
     task_name: str
@@ -100,7 +100,7 @@ class _Order:
 
     @property
     def task(self) -> Task:
-        """The task, as it is to be run."""
+        """The task with the user's changes."""
         task = settings.sized(settings.tasks(self.request.settings)[self.task_name], self.request.rounds)
         return replace(task, participation=self.participation)
 
@@ -117,12 +117,12 @@ class _Order:
         return tuned_table.valued(self.request, self.task_name, self.task, self.method, value)
 
     def run(self, values: tuple[float | None, ...]) -> list[NonFiniteLossError]:
-        """Make the cells that are missing; returns what went wrong."""
+        """Compute missing cells; returns the errors."""
         jobs = [self.wanted(value).job(self.seeds, self.request.precision) for value in values]
         return [error for _, error in provide_jobs(self.request, jobs)]
 
     def entry(self, value: float | None) -> Entry | None:
-        """The results with a value, or None if they are not all there."""
+        """The results with a value, or None if some are missing."""
         one = self.wanted(value)
         found = one.found(self.request.store, self.seeds, self.request.precision)
         if len(found) < len(self.seeds):

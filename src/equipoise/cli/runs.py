@@ -13,7 +13,7 @@ from equipoise.experiments.results import PUBLISHED, CellStore, cells_in, import
 
 __all__ = ["app"]
 
-app = typer.Typer(no_args_is_help=True, help="Finished runs: what there is, as a table, from elsewhere, in one file.")
+app = typer.Typer(no_args_is_help=True, help="Finished runs: list, import, export and pack them.")
 
 
 @app.command("list")
@@ -44,7 +44,7 @@ def runs_import(
     place: Annotated[Path, typer.Argument(help="A folder of cells, or a file of `runs pack`.")],
     out: Out = Path("out"),
 ) -> None:
-    """Take the cells of another machine. What is not a whole cell is refused."""
+    """Import cells from another machine. Damaged cells are refused."""
     store = CellStore(out / "cells")
     found = import_cells(place, store)
     say(console, f"{found.new} new, {found.known} known, {len(found.refused)} refused; cells are in {store.folder}")

@@ -1,4 +1,4 @@
-"""What the commands share: the console, common options, and how their words are read."""
+"""Shared by all commands: the console, common options, and parsers of their values."""
 
 import re
 from collections.abc import Iterable
@@ -34,7 +34,7 @@ Methods = Annotated[
 
 
 def named(kind: str, name: str, known: Iterable[str]) -> str:
-    """The known name that was meant, whatever its case, or an UnknownNameError that lists the nearest ones."""
+    """The known name, ignoring case, or an UnknownNameError that lists similar ones."""
     known = list(known)
     for key in known:
         if key.casefold() == name.casefold():
@@ -51,7 +51,7 @@ def read_names(kind: str, text: str, known: Iterable[str]) -> tuple[str, ...]:
 def read_methods(
     text: str | None, known: Iterable[str]
 ) -> tuple[tuple[str, ...] | None, tuple[tuple[str, Method], ...]]:
-    """The names of methods, separated by commas, and those of them that are the user's own.
+    """The names of methods, separated by commas, and the user's own methods among them.
 
     Args:
         text: What the user wrote.
@@ -111,13 +111,13 @@ def read_precision(name: str | None) -> Precision | None:
 
 
 def read_device(name: str | None) -> str | None:
-    """A device that is there."""
+    """A device that exists."""
     if name is None:
         return None
     require(re.fullmatch(r"cpu|cuda(:\d+)?", name) is not None, "device must be cpu, cuda or cuda:N", repr(name))
     count = torch.cuda.device_count() if torch.cuda.is_available() else 0
     there = name == "cpu" or int(name.partition(":")[2] or 0) < count
-    require(there, f"device must be there: torch finds {count or 'no'} GPU{'s' if count > 1 else ''}", name)
+    require(there, f"device must exist: torch finds {count or 'no'} GPU{'s' if count > 1 else ''}", name)
     return name
 
 
@@ -128,7 +128,7 @@ def read_folder(path: Path | None) -> Path | None:
 
 
 def check_files(out: Path, **files: Path | None) -> None:
-    """Refuse a file in a folder that is not there, unless it is in the folder for results, which is made."""
+    """Raise ValueError for a file in a missing folder, unless it is in the results folder, which is created."""
     for option, path in files.items():
         there = path is None or path.parent.is_dir() or path.absolute().is_relative_to(out.absolute())
         require(there, f"{option} must be a file in a folder that exists, or in {out}", path)

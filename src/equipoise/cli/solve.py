@@ -25,12 +25,12 @@ __all__ = ["brief", "list_methods", "list_problems", "solve_command"]
 
 
 def list_methods() -> None:
-    """List every method: its weighting and conversion with their settings in brief, and what it needs."""
+    """List every method: its weighting and conversion with their main settings, and what it needs."""
     table = listing(*(Column(head, overflow="fold") for head in ("method", "weighting", "conversion", "needs")))
     for name, method in methods().items():
         needs = ", ".join(sorted(method.weighting.needs)) or "losses"
         weighting = brief(method.weighting)
-        # What the losses go through first, as in PropFair.
+        # The transform of the losses, as in PropFair.
         whole = weighting if method.transform is None else f"{weighting} of {brief(method.transform)}"
         table.add_row(name, whole, brief(method.conversion), needs)
     console.print(fitted(console, table))
@@ -117,9 +117,9 @@ def solve_command(
 
 
 def brief(value: object) -> str:
-    """A weighting or conversion with what is not its default, its step size, and numbers that one tunes.
+    """A weighting or conversion with its non-default settings, its step size, and numbers that are usually tuned.
 
-    These are floats other than 0, 1 and infinity, which mostly leave something out, and larger than a tolerance.
+    These are floats larger than a tolerance, other than 0, 1 and infinity, which mostly switch something off.
     """
     if isinstance(value, float):
         return f"{value:g}"
@@ -139,7 +139,7 @@ def brief(value: object) -> str:
 
 
 def _wanted_preferences(own: Sequence[str], count: int | None, m: int) -> torch.Tensor:
-    """The preferences that were typed, or a grid, (preferences, m); says so if the grid has another size."""
+    """The given preferences, or a grid, (preferences, m); prints a note if the grid has another size."""
     if own:
         require(count is None, "preferences must not be given together with preference", count)
         rows = [read_floats("preference", text) for text in own]
@@ -152,11 +152,11 @@ def _wanted_preferences(own: Sequence[str], count: int | None, m: int) -> torch.
 
 
 def _note_missed(weights: torch.Tensor, spreads: torch.Tensor, name: str, *, follows: bool) -> None:
-    """Name every preference that is missed by far, and say why if that is known: it is extreme.
+    """Name every preference that is missed by far, and say why if it is extreme.
 
     Args:
         weights: The preferences, (preferences, m).
-        spreads: How far each is missed, (preferences,).
+        spreads: The imbalance of each, (preferences,).
         name: The method's.
         follows: Whether the method asks for equal w∘f.
     """
@@ -186,8 +186,8 @@ def _listed(weights: torch.Tensor) -> str:
 def _spread(count: int, m: int) -> torch.Tensor:
     """The finest even grid of at most count preferences; exactly count for two objectives. A single one is uniform.
 
-    For more than two the uniform preference comes first where the grid lacks it, and a grid of nothing but corners is
-    drawn halfway to the middle: the corners themselves ask for one objective each, and for no trade-off.
+    For more than two objectives, the uniform preference is added in front if the grid lacks it. A grid that has only
+    corners is moved halfway to the middle, because a corner asks for one objective and no trade-off.
     """
     require(count >= 1, "preferences must be at least 1", count)
     centre = torch.full((1, m), 1.0 / m, dtype=torch.float64)

@@ -14,7 +14,7 @@ from equipoise.errors import require
 
 
 class AdaptiveState(NamedTuple):
-    """The ledger, and the copies of the parameters that it speaks of.
+    """The ledger, and the copies of the parameters that it refers to.
 
     Examples:
         >>> state = eq.Adaptive(capacity=8).init({"x": torch.zeros(4, 3)}, torch.ones(4, 2))
@@ -31,10 +31,10 @@ class AdaptiveState(NamedTuple):
 class Adaptive(Conversion[AdaptiveState]):
     r"""The average of the iterates that no other iterate of the trajectory dominates.
 
-    Each iterate has the weight tᵖ. One that is dominated hands it on to those that dominate it, in
+    Each iterate has the weight tᵖ. A dominated iterate passes its weight on to those that dominate it, in
     equal parts, so that Σγ = Σ tᵖ and the answer is Σ γ_τ θ⁽τ⁾ / Σ γ_τ over the non-dominated ones.
-    For convex objectives compared exactly (not by mini-batch losses) this loses nothing of the
-    guarantee of the plain average, whatever the capacity (docs/theory.md).
+    For convex objectives that are evaluated exactly (not on mini-batches) the guarantee of the plain
+    average holds for every capacity (docs/theory.md).
 
     Algorithm 2 of the paper, by its lines, is `Adaptive()` beside the weighting `OMD(step_size=η)`:
 
@@ -45,7 +45,7 @@ class Adaptive(Conversion[AdaptiveState]):
 
     Attributes:
         power: p ≥ 0; 0 is the paper's algorithm.
-        capacity: At most this many copies: the closest two are merged when there would be more.
+        capacity: The most copies: if there would be more, the closest two are merged.
             None is the paper's algorithm, which keeps them all.
         ties: Whether an iterate with exactly the objectives of a stored one is credited to it
             ("stored") or kept beside it ("keep", Algorithm 2 to the letter).
@@ -87,7 +87,7 @@ class Adaptive(Conversion[AdaptiveState]):
         return self.capacity
 
     def bounded(self, capacity: int) -> "Adaptive":
-        """With this capacity, unless it has one."""
+        """The conversion with this capacity, unless it already has one."""
         return self if self.capacity is not None else replace(self, capacity=capacity)
 
     def begin(self, losses: Tensor) -> AdaptiveState:
@@ -95,7 +95,7 @@ class Adaptive(Conversion[AdaptiveState]):
         return AdaptiveState(self.ledger.init(losses), {})
 
     def grown(self, state: AdaptiveState) -> AdaptiveState:
-        """The same archive with room for another iterate; with a capacity there always is."""
+        """The same archive with room for another iterate; unchanged if there is a capacity."""
         ledger, slots = self.ledger.grown(state.ledger), state.slots
         number = ledger.weights.shape[-1]
         if number != state.ledger.weights.shape[-1]:

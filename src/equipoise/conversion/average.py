@@ -39,14 +39,13 @@ class AverageState(NamedTuple):
 
 @dataclass(frozen=True)
 class Average(Conversion[AverageState]):
-    r"""Σ tᵖ θ⁽ᵗ⁾ / Σ tᵖ: the traditional conversion for p = 0, later iterates counting more for p > 0.
+    r"""Σ tᵖ θ⁽ᵗ⁾ / Σ tᵖ: the uniform average for p = 0; later iterates count more for p > 0.
 
-    The newest iterates, about √t of them, are averaged on their own and then joined to the rest. So no change of the
-    average is lost to rounding: a single float32 average would stop moving after some 10⁵ steps. It costs two
-    copies of the parameters.
+    The newest iterates, about √t of them, are averaged separately and then merged with the rest. Otherwise rounding
+    would stop a float32 average after about 10⁵ steps. This costs two copies of the parameters.
 
     Attributes:
-        power: p ≥ 0. The rate stays O(1/√T); step sizes are to be tuned for (p + 1)·D (docs/theory.md).
+        power: p ≥ 0. The rate stays O(1/√T); tune step sizes for (p + 1)·D (docs/theory.md).
 
     Examples:
         >>> conversion, losses = eq.Average(power=1), torch.ones(2)
@@ -75,7 +74,7 @@ class Average(Conversion[AverageState]):
         return AverageState({}, count.new_zeros((*count.shape, 2)), count, count.clone(), count + 1)
 
     def plan(self, losses: Tensor, state: AverageState, mask: Tensor | None = None) -> tuple[Plan, AverageState]:
-        """Add the iterate to the newest part; join a part of √t iterates to the long one first."""
+        """Add the iterate to the newest part, after merging a part of √t iterates with the long one."""
         valid = recordable(losses, fit_mask(mask, losses))
         count = state.recorded + valid
         weight, fade, unit = weigh(count, state.unit, self.power)
@@ -91,5 +90,5 @@ class Average(Conversion[AverageState]):
         return plan, AverageState(state.slots, torch.stack([long, newest], -1), length, count, unit)
 
     def shares(self, state: AverageState, preference: Tensor | None = None) -> Tensor:  # noqa: ARG002
-        """By weight."""
+        """The two weights over their sum."""
         return store.shares(state.weights)

@@ -1,4 +1,4 @@
-"""A run cut into K consecutive time blocks; which of them are joined depends on the number of iterates alone."""
+"""A run split into K consecutive time blocks; which ones are merged depends only on the number of iterates."""
 
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -18,9 +18,9 @@ class BlocksState(NamedTuple):
     """The blocks, newest first; those that are still empty come last."""
 
     table: Tensor
-    """Of every block its weight W = Σω, its noise Σω²/W² and the slot of its copy, (*B, 3, K).
+    """For every block, its weight W = Σω, its noise Σω²/W² and the slot of its copy, (*B, 3, K).
 
-    ω is in units of unitᵖ; W is 0 for an empty block. Noise is the variance of the mean over that of one iterate.
+    ω is in units of unitᵖ; W is 0 for an empty block. Noise is the variance of the mean divided by that of one iterate.
     """
     clock: Tensor
     """The iterates recorded, and the step whose weight is the unit of the weights, (*B, 2)."""
@@ -45,9 +45,9 @@ class BlocksState(NamedTuple):
 class Blocks:
     """K time blocks of iterates with weights ω = tᵖ.
 
-    A new iterate is a block. If there are more than K, two neighbours are joined: those of the least joint weight
-    relative to ω plus the weight that is newer than the pair. So the newest blocks are the shortest. Of pairs that cost
-    the same, the newest is joined.
+    A new iterate is a block. If there are more than K, two neighbours are merged: the pair with the least joint weight
+    relative to ω plus the weight that is newer than the pair. So the newest blocks are the shortest. Among equal pairs,
+    the newest is merged.
 
     Attributes:
         power: p.
@@ -58,17 +58,17 @@ class Blocks:
     number: int
 
     def init(self, losses: Tensor) -> BlocksState:
-        """Empty blocks; looks at batch shape and device of `losses` (*B, m) only."""
+        """Empty blocks; only the batch shape and device of `losses` (*B, m) are used."""
         like = torch.zeros(losses.shape[:-1], dtype=wide_dtype(losses.device), device=losses.device).unsqueeze(-1)
         slot = constant(range(self.number), like).expand(*like.shape[:-1], self.number)
         return BlocksState(torch.stack([0 * slot, 0 * slot, slot], -2), torch.cat([like, like + 1], -1))
 
     def advance(self, state: BlocksState, valid: Tensor) -> tuple[Plan, Tensor, BlocksState]:
-        """Enter one iterate where `valid`, (*B,).
+        """Add one iterate where `valid`, (*B,).
 
         Returns:
-            What happens to the slots. A vector c (*B, K), by which whatever is averaged over the blocks moves:
-            new_j = lerp(old_{j−1}, old_j, c_j), with the iterate's own value for old_{−1}. And the new state.
+            The plan for the slots. A vector c (*B, K) that updates any quantity averaged over the blocks:
+            new_j = lerp(old_{j−1}, old_j, c_j), with the iterate's own value for old_{−1}. The new state.
         """
         came = valid.unsqueeze(-1)
         recorded, unit = torch.split(state.clock, 1, -1)
@@ -81,7 +81,7 @@ class Blocks:
         joint = newer + older
         reach = torch.cat([omega, newer[..., :-1]], -1).cumsum(-1)
         cost = joint / reach * (older > 0)  # an empty block costs nothing
-        # Where no iterate comes in, every block is older than the pair, and stays.
+        # Where no iterate is added, every block is older than the pair and stays.
         pair = torch.where(came, cost.argmin(-1, keepdim=True), -1)
         place = constant(range(self.number), pair)
         later, here = place > pair, place == pair
@@ -91,7 +91,7 @@ class Blocks:
         write = slot.gather(-1, at)
         into = slot.gather(-1, (pair - 1).clamp_min(0))
         part = torch.where(came, c.gather(-1, at), 0.0)
-        mix = part * (pair > 0)  # else the iterate itself is joined to the newest block
+        mix = part * (pair > 0)  # else the iterate itself is merged with the newest block
         gain = (1 - part + mix) * came
         into, write_to = into.squeeze(-1).to(torch.int64), write.squeeze(-1).to(torch.int64)
         plan = Plan(into, write_to, mix.squeeze(-1), write_to, gain.squeeze(-1))
@@ -102,10 +102,10 @@ class Blocks:
         return plan, c, BlocksState(torch.stack([weights, noise, slot], -2), torch.cat([count, unit], -1))
 
     def advance_single(self, state: BlocksState) -> tuple[int, float, Plan, BlocksState]:
-        """`advance` for one run on the host that records its iterate: Python's numbers are faster than small tensors.
+        """`advance` for one run on the host, with a valid iterate: Python numbers are faster than small tensors.
 
         Returns:
-            Where c is neither 0 nor 1, and c there: before that place c is 0, after it 1. The plan and the new state.
+            The position where c changes from 0 to 1, and c there. The plan. The new state.
         """
         (weights, noise, slot), (count, unit), k = state.table.tolist(), state.clock.tolist(), self.number
         count += 1
@@ -128,12 +128,12 @@ class Blocks:
         part = rows[pair + 1] / joint
         joined = (1 - part) ** 2 * spread[pair] + part**2 * spread[pair + 1]
         write, into = int(slot[pair]), int(slot[max(pair - 1, 0)])
-        # At pair 0 the iterate itself is joined to the newest block.
+        # At pair 0 the iterate itself is merged with the newest block.
         mix, gain = (part, 1.0) if pair > 0 else (0.0, 1 - part)
         rows[pair : pair + 2] = [joint]
         spread[pair : pair + 2] = [joined]
         slot.insert(0, slot.pop(pair))
-        # Views of one array: as many tensors made one by one would take most of the time.
+        # Views of one array: creating the tensors one by one would dominate the cost.
         numbers = np.array([*rows, *spread, *slot, count, unit, mix, gain], dtype=state.table.numpy().dtype)
         tensor = torch.from_numpy
         table, clock = tensor(numbers[: 3 * k].reshape(3, k)), tensor(numbers[3 * k : 3 * k + 2])

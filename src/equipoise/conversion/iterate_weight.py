@@ -1,4 +1,4 @@
-"""The weights tᵖ of iterates, in a unit that grows with the run: no sum or product of them overflows float32."""
+"""The weights tᵖ of iterates, in a unit that grows with the run so that nothing overflows float32."""
 
 from typing import NamedTuple
 
@@ -11,12 +11,12 @@ __all__ = ["Weighed", "weigh"]
 
 
 class Weighed(NamedTuple):
-    """The weight of one iterate, and what becomes of the weights before it."""
+    """The weight of one iterate, and the factor of the weights before it."""
 
     weight: Tensor
     """(t/unit)ᵖ, from 1 to 2ᵖ."""
     fade: Tensor | None
-    """What older weights are multiplied by: 2⁻ᵖ where the unit has doubled, else 1. None: 1 everywhere."""
+    """The factor of older weights: 2⁻ᵖ where the unit has doubled, else 1. None: 1 everywhere."""
     unit: Tensor
     """The step whose weight is the unit of all weights from now on."""
 
@@ -24,12 +24,12 @@ class Weighed(NamedTuple):
 def weigh(count: Tensor, unit: Tensor, power: Number) -> Weighed:
     """The weight of iterate t = `count`; every tensor has the shape of `count`.
 
-    The unit doubles whenever t is twice as large. Rescaling in every step instead would round the factor
-    ((t − 1)/t)ᵖ, which float32 cannot tell from another power: at 10⁷ steps it is wrong by a third.
+    The unit doubles whenever t reaches twice the unit. Rescaling in every step instead would round the factor
+    ((t − 1)/t)ᵖ in float32: at 10⁷ steps the exponent would be wrong by a third.
 
     Args:
-        count: t, the iterates recorded with this one. Where it is that of the step before, nothing fades.
-        unit: That of the weights so far, 1 before the first iterate.
+        count: t, the iterates recorded including this one. If it has not changed, nothing is rescaled.
+        unit: The unit of the weights so far, 1 before the first iterate.
         power: p, a number or a tensor that broadcasts with `count`.
     """
     if not isinstance(power, Tensor) and power == 0:

@@ -28,7 +28,7 @@ class LastState(NamedTuple):
 
 @dataclass(frozen=True)
 class Last(Conversion[LastState]):
-    """The last iterate that was recorded; before the first, the parameters that `init` was given.
+    """The last recorded iterate; before the first, the parameters given to `init`.
 
     Examples:
         >>> conversion, losses = eq.Last(), torch.ones(2)
@@ -55,5 +55,5 @@ class Last(Conversion[LastState]):
         return Plan(slot, slot, torch.zeros_like(gain), slot, gain), LastState(state.slots, state.recorded + gain)
 
     def shares(self, state: LastState, preference: Tensor | None = None) -> Tensor:  # noqa: ARG002
-        """All for the slot."""
+        """1 for the only slot."""
         return torch.ones_like(state.recorded).unsqueeze(-1)

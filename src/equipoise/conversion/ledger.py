@@ -1,7 +1,7 @@
 """The ledger of the adaptive conversion (Algorithm 2, lines 4 to 20): which iterates are kept, and their weights.
 
-Pure arithmetic on objective vectors. What must happen to the copies of the parameters comes out as
-a `Plan`, which a store carries out.
+Pure arithmetic on objective vectors. It returns a `Plan` for the copies of the parameters, which a store
+executes.
 """
 
 from dataclasses import dataclass
@@ -21,8 +21,8 @@ __all__ = ["Ledger", "LedgerState"]
 class LedgerState(NamedTuple):
     """The archive's objective vectors and weights.
 
-    A free slot has weight 0 and +∞ as its first objective, so that it dominates nothing; where it counts
-    as dominated, it has nothing to hand on.
+    A free slot has weight 0 and +∞ as its first objective, so that it dominates nothing; if it counts as
+    dominated, it has no weight to pass on.
 
     Examples:
         >>> from equipoise.conversion import Ledger
@@ -40,7 +40,7 @@ class LedgerState(NamedTuple):
     observed: Tensor
     """The last observed value of every objective, (*B, m); +∞ before the first."""
     guards: Tensor
-    """What a point must dominate to take a slot's weight over, (m, *B, slots); (m, *B, 0) without a capacity."""
+    """The guard: a point that takes over a slot's weight must dominate it, (m, *B, slots); (m, *B, 0) if unbounded."""
     unit: Tensor
     """The step whose weight is the unit of the weights, (*B,)."""
 
@@ -49,16 +49,15 @@ class LedgerState(NamedTuple):
 class Ledger:
     """Algorithm 2 of the paper on a batch of problems, with bounded memory and weights tᵖ.
 
-    A merged member has the arithmetic mean of its iterates' objectives for f̂, with which it dominates others.
-    What takes its weight over must dominate their geometric mean, its guard, which is no greater: losses of
-    mini-batches are skewed, most lie below their arithmetic mean, and it would be dominated far more easily
-    than the iterates that it stands for.
+    A merged member uses the arithmetic mean f̂ of its iterates' objectives to dominate others. To take over its weight,
+    a point must dominate their geometric mean, its guard, which is no greater. Mini-batch losses are skewed: most lie
+    below their arithmetic mean, which would be dominated far more easily than the iterates that it stands for.
 
-    Which two are merged does not matter to the guarantee: the closest two (Ward), but no newcomer with a member of more
-    than 256 times its weight, which it could not move in float32.
+    The guarantee does not depend on which two are merged. The ledger merges the closest two (Ward), but never a
+    newcomer with a member of more than 256 times its weight, which it could not move in float32.
 
     Attributes:
-        power: Iterate t has the weight tᵖ to hand on.
+        power: Iterate t has the weight tᵖ.
         capacity: Slots; None lets the archive grow.
         ties: An iterate with exactly the objectives of a stored one is credited to it ("stored") or
             kept beside it ("keep", Algorithm 2 to the letter).
@@ -78,7 +77,7 @@ class Ledger:
     ties: Literal["stored", "keep"] = "stored"
 
     def init(self, losses: Tensor) -> LedgerState:
-        """No members. Looks at shape, dtype and device of `losses` (*B, m) only."""
+        """No members. Only shape, dtype and device of `losses` (*B, m) are used."""
         require(losses.is_floating_point(), "losses must be floating-point numbers", losses.dtype)
         slots = _FIRST_SLOTS if self.capacity is None else self.capacity
         batch, m = losses.shape[:-1], losses.shape[-1]
@@ -101,7 +100,7 @@ class Ledger:
         return state._replace(values=values, weights=torch.nn.functional.pad(state.weights, (0, more)))
 
     def update(self, losses: Tensor, state: LedgerState, mask: Tensor | None = None) -> tuple[Plan, LedgerState]:
-        """Enter one iterate.
+        """Add one iterate.
 
         Args:
             losses: f(θ⁽ᵗ⁾), shape (*B, m).
@@ -109,8 +108,8 @@ class Ledger:
             mask: False for absent objectives, broadcastable to (*B, m).
 
         Returns:
-            What happens to the slots, and the new state. A problem whose newest losses are not
-            finite, or of which some objective was never observed, is left as it was.
+            The plan for the slots, and the new state. A problem whose newest losses are not finite, or with an
+            objective that was never observed, is left unchanged.
         """
         check_state(state.observed, losses)
         newest, valid, observed = observe(losses, state.observed, fit_mask(mask, losses))
@@ -170,7 +169,7 @@ class Ledger:
     def _overflow(
         self, plan: Plan, members: "_Members", newcomer: tuple[Tensor, Tensor], full: Tensor
     ) -> tuple[Plan, "_Members"]:
-        """Where `full`, merge the closest two of the K members and the newcomer, and let the result in."""
+        """Where `full`, merge the closest two of the K members and the newcomer, and enter the result."""
         values, guards, weights = members
         f, share = newcomer
         k = weights.shape[-1]
@@ -188,8 +187,8 @@ class Ledger:
         guard_a, guard_b = torch.cat([guards, f], -1).gather(-1, places).unbind(-1)
         guard = torch.minimum(_geometric_mean(guard_a, guard_b, part).unsqueeze(-1), merged)
 
-        # The newcomer takes the slot that b leaves; slot a is out while the merged member, which
-        # is to hold it, passes through the dominance step as if it were new.
+        # The newcomer takes the slot that b leaves. Slot a is cleared while the merged member, which
+        # will occupy it, passes through the dominance step as if it were new.
         in_a, in_b = _one_hot(pair, weights).unbind(-2)
         others = torch.where(in_b, share.unsqueeze(-1), weights).masked_fill_(in_a, 0.0)
         rest, marks = torch.where(in_b, f, values), torch.where(in_b, f, guards)
@@ -221,7 +220,7 @@ class _Members(NamedTuple):
 
 
 class _Point(NamedTuple):
-    """What asks to enter: f̂ and its guard (m, *B, 1), γ (*B,)."""
+    """A candidate: f̂ and its guard (m, *B, 1), γ (*B,)."""
 
     value: Tensor
     guard: Tensor
@@ -229,16 +228,16 @@ class _Point(NamedTuple):
 
 
 class _Entry(NamedTuple):
-    """What the dominance step leaves, and what the point that asks to enter brings."""
+    """The result of the dominance step for the members and for the candidate."""
 
     values: Tensor
-    """Objectives of the others, (m, *B, slots)."""
+    """Objectives of the members, (m, *B, slots)."""
     weights: Tensor
     """Their weights: dominators credited, the dominated cleared, (*B, slots)."""
     enters: Tensor
-    """Whether nothing dominates the point, (*B,)."""
+    """Whether no member dominates the candidate, (*B,)."""
     weight: Tensor
-    """Its weight if it enters, with that of those it clears, (*B,)."""
+    """Its weight if it enters, including that of the members it clears, (*B,)."""
 
 
 _FIRST_SLOTS = 16
@@ -255,19 +254,19 @@ def _all(comparison: Tensor) -> Tensor:
 
 
 _UNROLLED, _SMALL = 16, 2000
-"""Up to how many objectives, and from how many entries on, a CPU is faster one objective after the other."""
+"""Up to this many objectives, and from this many entries on, a CPU is faster with a loop over the objectives."""
 
 
 HEAVY = 256
-"""From how many times its own weight on a newcomer is not merged with a member.
+"""A newcomer is not merged with a member of more than this many times its weight.
 
-A copy in float32 would not move: the newcomer would be less than its last digit. Newcomers gather in a light member
-instead, and that is merged with a heavy one later.
+The newcomer would be below the last digit of a float32 copy. Newcomers gather in a light member instead, which is
+merged with a heavy one later.
 """
 
 
 def _geometric_mean(a: Tensor, b: Tensor, mix: Tensor) -> Tensor:
-    """a^(1 − mix) b^mix, exactly a where they agree; what is not positive counts as the least positive number."""
+    """a^(1 − mix) b^mix, exactly a where they agree; values are clamped to at least the smallest positive number."""
     least = torch.finfo(a.dtype).tiny
     return torch.where(a == b, a, torch.lerp(a.clamp_min(least).log(), b.clamp_min(least).log(), mix).exp())
 

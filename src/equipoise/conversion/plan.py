@@ -1,4 +1,4 @@
-"""Plans for the copies of a conversion, and what all conversions do with losses and parameters."""
+"""Plans for the copies of a conversion, and functions on losses and parameters that all conversions share."""
 
 import operator
 from collections.abc import Mapping
@@ -32,10 +32,10 @@ Params = Mapping[str, Tensor]
 
 
 class Plan(NamedTuple):
-    """What happens to the slots in one step. Every tensor has shape (*B,).
+    """The changes of the slots in one step. Every tensor has shape (*B,).
 
     First slot[into] ← lerp(slot[into], slot[other], mix), then slot[write] ← lerp(slot[write], θ, gain).
-    A `mix` or `gain` of 0 means nothing; a `gain` of 1 overwrites.
+    A `mix` or `gain` of 0 changes nothing; a `gain` of 1 overwrites.
 
     Examples:
         >>> from equipoise.conversion import Ledger
@@ -80,7 +80,7 @@ def check(params: Params, losses: Tensor) -> None:
 
 
 def check_record(params: Params, held: Mapping[str, Tensor], batch_ndim: int, *, slots: bool = True) -> None:
-    """Raise ValueError unless the parameters have the names and shapes of what a state holds.
+    """Raise ValueError unless the parameters have the names and shapes of a state's copies.
 
     Args:
         params: Tensors (*B, ...) by name.
@@ -98,11 +98,11 @@ def check_record(params: Params, held: Mapping[str, Tensor], batch_ndim: int, *,
 def recordable(losses: Tensor, present: Tensor | None) -> Tensor:
     """Whether every present loss is finite, shape (*B,)."""
     seen = losses if present is None else torch.where(present, losses, 0.0)
-    return seen.abs().amax(-1) < torch.inf  # a NaN is the largest of all, and not below
+    return seen.abs().amax(-1) < torch.inf  # amax propagates NaN, which is not below infinity
 
 
 def observe(losses: Tensor, observed: Tensor, present: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
-    """The newest value of every objective: the last observed one stands in for an absent objective.
+    """The newest value of every objective; an absent objective keeps its last observed value.
 
     Args:
         losses: Of this step, (*B, m).
@@ -113,7 +113,7 @@ def observe(losses: Tensor, observed: Tensor, present: Tensor | None) -> tuple[T
         The newest values (*B, m), in the dtype of `observed`. Whether to record the iterate, (*B,): all present losses
         are finite and every objective has a value. And the observed values after this step, (*B, m).
     """
-    newest = losses.detach().to(observed.dtype, copy=True)  # the caller may change its losses
+    newest = losses.detach().to(observed.dtype, copy=True)  # the caller may overwrite its losses
     sound = recordable(newest, present)
     if present is not None:
         newest = torch.where(present, newest, observed)
@@ -124,9 +124,9 @@ def observe(losses: Tensor, observed: Tensor, present: Tensor | None) -> tuple[T
 
 
 def mixed(old: Tensor, new: Tensor, mix: Tensor) -> Tensor:
-    """Mix old + mix (new − old), where 0 leaves the old and 1 gives the new, bit for bit and whatever the other is.
+    """Mix old + mix (new − old). 0 gives exactly the old and 1 exactly the new, even if the other is not finite.
 
-    What cannot be averaged (integer buffers) takes the new value unless `mix` is 0.
+    Tensors that cannot be averaged (integer buffers) take the new value unless `mix` is 0.
     """
     between = new
     if can_average(old):
@@ -140,16 +140,16 @@ def can_average(tensor: Tensor) -> bool:
 
 
 def record_dtype(tensor: Tensor) -> torch.dtype:
-    """At least float32 for what is averaged; what cannot be averaged keeps its dtype."""
+    """At least float32 for tensors that are averaged; others keep their dtype."""
     return torch.promote_types(tensor.dtype, torch.float32) if can_average(tensor) else tensor.dtype
 
 
 def marks(params: Params) -> tuple[list[int], list[int]]:
-    """What changes when a parameter is put elsewhere or written to (unless through `.data`)."""
+    """Pointers and versions: they change when a parameter is moved or written to (unless through `.data`)."""
     tensors = list(params.values())
     return list(map(Tensor.data_ptr, tensors)), list(map(_version, tensors))
 
 
 def batch_mask(flag: Tensor, tensor: Tensor) -> Tensor:
-    """A tensor (*B,) ready to meet a parameter (*B, ...)."""
+    """A tensor (*B,) reshaped to broadcast with a parameter (*B, ...)."""
     return flag.reshape(flag.shape + (1,) * (tensor.ndim - flag.ndim))

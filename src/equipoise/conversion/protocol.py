@@ -1,4 +1,4 @@
-"""What a conversion is: plans for its copies of the parameters, and their shares in the answer."""
+"""The base class of all conversions: plans for copies of the parameters, and their shares in the answer."""
 
 from abc import ABC, abstractmethod
 from typing import Any, ClassVar, Generic, Literal, TypeVar
@@ -19,14 +19,14 @@ C = TypeVar("C")
 class Conversion(ABC, Generic[C]):
     """Turns the trajectory θ⁽¹⁾, θ⁽²⁾, … into the answer (online-to-batch conversion).
 
-    To write one of your own, derive from this class and say what `copies`, `begin`, `plan` and `shares` are. Everything
-    else follows: recording, all stores, sharded parameters, checkpoints. A conversion is a frozen dataclass; it never
-    sees gradients. Its state is a NamedTuple of tensors with a field `slots`, which belongs to whoever carries the
-    plans out: it holds copies, never the parameters themselves.
+    To write your own, derive from this class and define `copies`, `begin`, `plan` and `shares`. You get everything
+    else: recording, all stores, sharded parameters, checkpoints. A conversion is a frozen dataclass; it never sees
+    gradients. Its state is a NamedTuple of tensors with a field `slots`, which holds copies, never the parameters
+    themselves. Only the code that executes the plans uses `slots`.
 
     Attributes:
         records: Which model a server records with the losses f(θ⁽ᵗ⁾). "before" its step: θ⁽ᵗ⁾, for an answer that
-            depends on the losses. "after" it: the newest model. "either": what the task says.
+            depends on the losses. "after" it: the newest model. "either": as the task says.
 
     Examples:
         >>> from typing import NamedTuple
@@ -60,30 +60,29 @@ class Conversion(ABC, Generic[C]):
     @property
     @abstractmethod
     def copies(self) -> int | None:
-        """How many slots it needs; None if their number grows with the run."""
+        """The number of slots; None if it grows with the run."""
 
     @abstractmethod
     def begin(self, losses: Tensor) -> C:
         """The state before the first iterate, with no slots.
 
         Args:
-            losses: Shape (*B, m); looked at for shape, dtype and device only.
+            losses: Shape (*B, m); only shape, dtype and device are used.
         """
 
     @abstractmethod
     def plan(self, losses: Tensor, state: C, mask: Tensor | None = None) -> tuple[Plan, C]:
-        """What an iterate does to the slots, and the state after it, with the slots of `state` as they are.
+        """The plan for an iterate, and the state after it, with `slots` unchanged.
 
         Args:
             losses: f(θ⁽ᵗ⁾), shape (*B, m). An instance with a non-finite loss is not recorded.
             state: With room for the iterate, see `grown`.
-            mask: False for objectives that are absent, broadcastable to (*B, m); their last observed value stands in
-                for them.
+            mask: False for objectives that are absent, broadcastable to (*B, m); they keep their last observed value.
         """
 
     @abstractmethod
     def shares(self, state: C, preference: Tensor | None = None) -> Tensor:
-        """The share of every slot in the answer, (*B, slots), of sum 1; all for slot 0 before the first iterate.
+        """The share of every slot in the answer, (*B, slots), of sum 1; slot 0 has all before the first iterate.
 
         Args:
             state: The state.
@@ -91,7 +90,7 @@ class Conversion(ABC, Generic[C]):
         """
 
     def bounded(self, capacity: int) -> "Conversion[C]":  # noqa: ARG002
-        """The same conversion with at most so many copies, if their number grows; by default itself."""
+        """The same conversion with at most `capacity` copies, if their number grows; by default itself."""
         return self
 
     def used(self, state: C) -> Tensor:  # noqa: ARG002
@@ -100,11 +99,11 @@ class Conversion(ABC, Generic[C]):
         return torch.ones(self.copies, dtype=torch.bool)
 
     def grown(self, state: C) -> C:
-        """The same state with room for another iterate; by default there always is."""
+        """The same state with room for another iterate; by default unchanged."""
         return state
 
     def init(self, params: Params, losses: Tensor) -> C:
-        """Records nothing: slot 0 holds the parameters, the answer before the first iterate."""
+        """The state with nothing recorded: slot 0 holds the parameters, the answer before the first iterate."""
         check(params, losses)
         state = self.begin(losses)
         return with_slots(state, store.open_store(params, losses.ndim - 1, self.used(state).shape[-1]))
@@ -112,8 +111,7 @@ class Conversion(ABC, Generic[C]):
     def update(self, params: Params, losses: Tensor, state: C, *, mask: Tensor | None = None) -> C:
         """Record one iterate.
 
-        The state that is given is consumed: its copies are changed in place, so that a step costs no second copy of
-        the model.
+        Consumes the given state: its copies are updated in place, so that a step needs no second copy of the model.
 
         Args:
             params: θ⁽ᵗ⁾, a tensor (*B, ...) per name.
@@ -128,7 +126,7 @@ class Conversion(ABC, Generic[C]):
         return after
 
     def output(self, state: C, preference: Tensor | None = None) -> dict[str, Tensor]:
-        """The answer, Σ share_j slot_j; what cannot be averaged comes from the slot with the largest share.
+        """The answer, Σ share_j slot_j; tensors that cannot be averaged come from the slot with the largest share.
 
         Args:
             state: What `init` or the last `update` returned.
@@ -141,11 +139,11 @@ class Conversion(ABC, Generic[C]):
 
 
 def check_planned(conversion: Conversion[Any]) -> None:
-    """Raise ValueError for a conversion whose class has its own `update` or `output`, where plans alone are used."""
+    """Raise ValueError for a conversion whose class overrides `update` or `output`, where only plans are used."""
     own = [
         name for name in ("init", "update", "output") if getattr(type(conversion), name) != getattr(Conversion, name)
     ]
-    rule = "conversion must say what it does by plan and shares, as other methods of it are not called here"
+    rule = "conversion must be defined by plan and shares, as its update and output are not called here"
     require(not own, rule, lambda: f"{type(conversion).__name__} with its own {' and '.join(own)}")
 
 
@@ -160,11 +158,11 @@ def with_slots(state: C, slots: Any) -> C:  # noqa: ANN401
 
 
 def records_before(conversion: Conversion[Any], choice: Literal["before", "after"]) -> bool:
-    """Whether a server records the model before its step; `choice` decides for conversions that leave it open."""
+    """Whether a server records the model before its step; `choice` decides for conversions with "either"."""
     return (choice if conversion.records == "either" else conversion.records) == "before"
 
 
 def archive_size(conversion: Conversion[Any], state: Any) -> Tensor | None:  # noqa: ANN401
-    """Copies in use, (*B,), of a conversion that counts them by a method `size`; None for the others."""
+    """Copies in use, (*B,), for a conversion with a method `size`; None for the others."""
     size = getattr(conversion, "size", None)
     return None if size is None else size(state)

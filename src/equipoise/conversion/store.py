@@ -17,18 +17,18 @@ Copies = dict[str, Tensor]
 
 
 class Slots(Protocol):
-    """Copies of parameters by slot, wherever they are. A slot is a number, or numbers (*B,) for a batch."""
+    """Copies of parameters by slot, in any kind of storage. A slot is a number, or numbers (*B,) for a batch."""
 
     def read(self, slot: Any) -> Params:  # noqa: ANN401
-        """A slot as it is: the tensors in use where that is possible."""
+        """The tensors of a slot, without a copy where possible."""
         ...
 
     def blend(self, slot: Any, new: Params, mix: Any) -> None:  # noqa: ANN401
-        """In a slot old + mix (new − old); a mix of 1 overwrites."""
+        """Set a slot to old + mix (new − old); a mix of 1 overwrites."""
         ...
 
     def together(self) -> AbstractContextManager[None]:
-        """Changes that are all made or, if one fails, none."""
+        """A transaction: all changes are made or, if one fails, none."""
         ...
 
 
@@ -52,7 +52,7 @@ def _may_be_positive(part: Tensor) -> bool:
 
 
 class Stacked:
-    """The copies of a batch, which no host need read.
+    """The copies of a batch; never reads values on the host.
 
     Args:
         copies: Tensors (*B, slots, ...), changed in place.
@@ -67,7 +67,7 @@ class Stacked:
         return {name: self._rows(held)[self._each(slot), slot.flatten()] for name, held in self.copies.items()}
 
     def blend(self, slot: Tensor, new: Params, mix: Tensor) -> None:
-        """In place; slot and mix have shape (*B,)."""
+        """Blend in place; slot and mix have shape (*B,)."""
         at, share = slot.flatten(), mix.reshape(-1, 1)
         for name, held in self.copies.items():
             rows, each = self._rows(held), self._each(slot)
@@ -78,7 +78,7 @@ class Stacked:
                 rows[each, at] = mixed(rows[each, at], theta, share)
 
     def together(self) -> AbstractContextManager[None]:
-        """Nothing fails here that could be undone."""
+        """No transaction: writes to memory do not fail halfway."""
         return nullcontext()
 
     def _rows(self, held: Tensor) -> Tensor:
@@ -90,7 +90,7 @@ class Stacked:
 
 
 def open_store(params: Params, batch_ndim: int, slots: int) -> Copies:
-    """A store whose first slot holds the parameters given, the answer while nothing is recorded."""
+    """A store whose first slot holds the given parameters, the answer while nothing is recorded."""
     store = {}
     for name, tensor in params.items():
         shape = (*tensor.shape[:batch_ndim], slots, *tensor.shape[batch_ndim:])
@@ -120,7 +120,7 @@ def mean(store: Copies, share: Tensor) -> dict[str, Tensor]:
         share: Of each, (*B, slots).
 
     Returns:
-        A tensor (*B, ...) per name. What cannot be averaged comes from the slot with the largest share.
+        A tensor (*B, ...) per name. Tensors that cannot be averaged come from the slot with the largest share.
     """
     dim = share.ndim - 1
     slots = ({name: held.select(dim, j) for name, held in store.items()} for j in range(share.shape[-1]))
@@ -136,14 +136,14 @@ def shares(weights: Tensor) -> Tensor:
 
 
 def mean_of(slots: Iterable[Params], share: Tensor) -> dict[str, Tensor]:
-    """Σ share_j slot_j, slot by slot: nothing is kept but the sum.
+    """Σ share_j slot_j, slot by slot: only the sum is kept in memory.
 
     Args:
         slots: Copies one after the other, tensors (*B, ...) by name.
-        share: Of each, (*B, slots). What the slots without a share hold plays no part.
+        share: Of each, (*B, slots). Slots with share 0 are ignored, whatever they hold.
 
     Returns:
-        A tensor (*B, ...) per name. What cannot be averaged comes from the slot with the largest share.
+        A tensor (*B, ...) per name. Tensors that cannot be averaged come from the slot with the largest share.
     """
     heaviest = share.argmax(-1)
     result: dict[str, Tensor] = {}
@@ -151,7 +151,7 @@ def mean_of(slots: Iterable[Params], share: Tensor) -> dict[str, Tensor]:
     for j, slot in enumerate(slots):
         if not result:
             result = {name: torch.zeros_like(held) for name, held in slot.items()}
-            # Memory that is asked for again and again in pieces of many sizes is not always given back.
+            # Repeated allocations of many sizes fragment memory.
             for held in sorted(slot.values(), key=Tensor.numel):
                 scratch[held.dtype] = held.new_empty(held.numel())
         for name, held in slot.items():

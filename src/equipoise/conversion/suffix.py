@@ -1,4 +1,4 @@
-"""The average of the end of a run: how much of it, by confidence bounds on measured losses."""
+"""The average of the end of a run; confidence bounds on the losses decide how much of it."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -17,7 +17,7 @@ from equipoise.errors import require
 
 
 class SuffixState(NamedTuple):
-    """The time blocks, what was measured in them, and their mean parameters.
+    """The time blocks, their loss statistics and their mean parameters.
 
     Examples:
         >>> state = eq.Suffix(capacity=4).init({"x": torch.zeros(5, 3)}, torch.ones(5, 2))
@@ -28,7 +28,7 @@ class SuffixState(NamedTuple):
     blocks: BlocksState
     """Their weights and slots."""
     means: Tensor
-    """Of every block the mean of f, then that of (f − f_prev)², by objective, (*B, 2m, K)."""
+    """For every block, the mean of f, then that of (f − f_prev)², by objective, (*B, 2m, K)."""
     observed: Tensor
     """The last observed value of every objective, (*B, m); +∞ before the first."""
     slots: dict[str, Tensor]
@@ -45,9 +45,9 @@ class Suffix(Conversion[SuffixState]):
 
         U_k = max_i w_i (F_ki + z √(v_i q_k));   the answer is the mean of suffix k of least U_k
 
-    Losses may be those of mini-batches: block limits do not depend on the losses, so no lucky iterate is picked
-    (Theorem S, docs/theory.md). Without a preference the answer is the run without its oldest blocks, dropped one by
-    one while each exceeds what is newer in every objective by z standard errors.
+    Mini-batch losses are fine: block boundaries do not depend on the losses, so no lucky iterate is picked (Theorem S,
+    docs/theory.md). Without a preference, the oldest block is dropped as long as its losses exceed those of the newer
+    ones in every objective by z standard errors; the answer is the mean of the rest.
 
     Attributes:
         power: p ≥ 0.
@@ -94,7 +94,7 @@ class Suffix(Conversion[SuffixState]):
         return SuffixState(blocks, means, observed, {})
 
     def plan(self, losses: Tensor, state: SuffixState, mask: Tensor | None = None) -> tuple[Plan, SuffixState]:
-        """Enter the iterate as the newest block, and join two neighbours; which ones is known without the losses."""
+        """Add the iterate as the newest block and merge two neighbours, chosen independently of the losses."""
         single = self._plan_single(losses, state, mask)
         if single is not None:
             return single
@@ -104,7 +104,7 @@ class Suffix(Conversion[SuffixState]):
         change = (newest - state.observed).square()
         if present is not None:
             change = torch.where(present, change, state.means[..., losses.shape[-1] :, 0])
-        # Infinite before the first observation: there is no change yet.
+        # Infinite before the first observation: there is no difference yet.
         measured = torch.cat([newest, change], -1).nan_to_num(0.0, 0.0, 0.0)
         plan, c, blocks = self.blocks.advance(state.blocks, valid)
         rows = torch.cat([measured.unsqueeze(-1), state.means], -1)
@@ -112,7 +112,7 @@ class Suffix(Conversion[SuffixState]):
         return plan, SuffixState(blocks, means, observed, state.slots)
 
     def _plan_single(self, losses: Tensor, state: SuffixState, mask: Tensor | None) -> tuple[Plan, SuffixState] | None:
-        """`plan` for one run on the host: numpy needs a third of the time of small tensors. None: it is not one."""
+        """`plan` for one run on the host, in a third of the time of small tensors; None for anything else."""
         shape = losses.shape
         if (
             torch.compiler.is_compiling()
@@ -125,7 +125,7 @@ class Suffix(Conversion[SuffixState]):
             f = (losses.detach() if losses.requires_grad else losses).numpy()
             observed, means = state.observed.numpy(), state.means.numpy()
             present = None if mask is None else mask.numpy().astype(np.bool_)
-        except (RuntimeError, TypeError):  # numpy reads nothing under vmap or on another device, and no bfloat16
+        except (RuntimeError, TypeError):  # under vmap, on another device, or in bfloat16
             return None
         with np.errstate(all="ignore"):
             newest = f.astype(observed.dtype)
@@ -139,7 +139,7 @@ class Suffix(Conversion[SuffixState]):
             change = (newest - observed) ** 2
             if present is not None:
                 change = np.where(present, change, means[len(newest) :, 0])
-            if not change.dot(change) < np.inf:  # before the first observation there is no change
+            if not change.dot(change) < np.inf:  # before the first observation there is no difference
                 change[~np.isfinite(change)] = 0.0
         pair, part, plan, blocks = self.blocks.advance_single(state.blocks)
         moved, measured = means.copy(), np.concatenate((newest, change))
@@ -178,7 +178,7 @@ class Suffix(Conversion[SuffixState]):
             last = bound.argmin(-1, keepdim=True)
             inside = torch.arange(self.capacity, device=last.device) <= last
         else:
-            # A block against what is newer than it.
+            # Compare a block with all newer ones.
             error = self.z * (variance * (alone[..., 1:] + noise[..., :-1]).unsqueeze(-2)).sqrt()
             worse = (f[..., 1:] - suffix[..., :-1] >= error).all(-2) | (weight[..., 1:] == 0)
             dropped = worse.flip(-1).to(torch.int64).cumprod(-1).flip(-1) > 0
@@ -187,6 +187,6 @@ class Suffix(Conversion[SuffixState]):
 
 
 def _nothing(state: SuffixState) -> Plan:
-    """A plan that leaves the slots as they are."""
+    """A plan that changes nothing."""
     none, zero = torch.zeros((), dtype=torch.int64), state.observed.new_zeros(())
     return Plan(none, none, zero, none, zero)

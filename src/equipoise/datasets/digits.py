@@ -1,4 +1,4 @@
-"""The 8×8 digits that come with scikit-learn: the set that needs no file."""
+"""The 8×8 digits that come with scikit-learn and need no file."""
 
 import numpy as np
 import torch
@@ -18,7 +18,7 @@ def load_digits(seed: int = 0) -> Dataset:
     try:
         from sklearn import datasets  # noqa: PLC0415
     except ImportError as missing:
-        raise ImportError("digits come with scikit-learn: pip install 'equipoise[experiments]'") from missing
+        raise ImportError("digits come with scikit-learn: pip install scikit-learn") from missing
     bunch = datasets.load_digits()
     images, labels = bunch.images.astype(np.uint8), bunch.target.astype(np.uint8)
     checked("scikit-learn's digits (images)", images.tobytes(), IMAGES)

@@ -1,4 +1,4 @@
-"""`fetch`: the files of a data set from its public home, moved into place only when their checksums are right."""
+"""`fetch`: download a data set from its public home; files are moved into place only if their checksums match."""
 
 import contextlib
 import hashlib
@@ -22,12 +22,12 @@ from equipoise.errors import EquipoiseError
 __all__ = ["DownloadError", "Progress", "fetch"]
 
 Progress = Callable[[str, int, int | None], None]
-"""Called with the name of the file, the bytes so far and the bytes in all (None if the server does not say)."""
+"""Called with the file name, the bytes so far and the total bytes (None if the server does not say)."""
 
 CHUNK = 1 << 18
-LARGEST = 1 << 28  # no file here is larger; an answer that is gets cut off
-SECONDS = 30.0  # that a server may stay silent
-DEADLINE = 3600.0  # seconds that one file may take: 170 MB at 50 kB/s
+LARGEST = 1 << 28  # the most bytes of a file; all data sets are smaller
+SECONDS = 30.0  # the longest silence of a server
+DEADLINE = 3600.0  # the most seconds for one file: 170 MB at 50 kB/s
 
 
 class DownloadError(EquipoiseError):
@@ -49,23 +49,23 @@ def fetch(
     base_url: str | None = None,
     progress: Progress | None = None,
 ) -> Path:
-    """Download a data set's files. Files that are there already, with the right checksum, are left as they are.
+    """Download a data set's files. Existing files with the right checksum are kept.
 
-    MNIST and CIFAR-10 can be fetched: for these the checksums of the public files are known.
+    Works for MNIST and CIFAR-10, whose public files have known checksums.
 
     Args:
         name: The set, in upper or lower case.
-        folder: The data folder to put them in (in the sub-folder where `load` looks first); the user's cache
-            folder if not given.
-        base_url: A mirror to take the files from, instead of the set's home; http or https.
-        progress: Called as the download goes on.
+        folder: The data folder to put them in (in the sub-folder where `load` looks first); by default the user's
+            cache folder.
+        base_url: A mirror to use instead of the set's home; http or https.
+        progress: Called during the download.
 
     Returns:
         The folder that holds the files.
 
     Raises:
         DownloadError: The server cannot be reached or does not have the file.
-        ChecksumError: What came is not the file that was expected; nothing of it is kept.
+        ChecksumError: The downloaded file is not the expected one; nothing of it is kept.
 
     Examples:
         >>> eq.datasets.fetch("adult")  # "mnist" and "cifar10" would be downloaded
@@ -96,7 +96,7 @@ def fetch(
 
 
 def _take_files(source: Source, base: str, target: Path, workshop: Path, progress: Progress) -> None:
-    """Each file by itself, compressed."""
+    """Download each file by itself, compressed."""
     for file in source.layouts[0].files:
         suffix, sha256 = next(iter(file.packed.items()))
         name = f"{file.name}{suffix}"
@@ -108,7 +108,7 @@ def _take_files(source: Source, base: str, target: Path, workshop: Path, progres
 
 
 def _take_archive(source: Source, base: str, target: Path, workshop: Path, progress: Progress) -> None:
-    """All files from one archive."""
+    """Download one archive with all files."""
     missing = [file for file in source.layouts[0].files if not _whole(target / file.name, file.sha256)]
     if not missing:
         return
@@ -121,7 +121,7 @@ def _take_archive(source: Source, base: str, target: Path, workshop: Path, progr
 
 
 def _extract(archive: tarfile.TarFile, wanted: dict[str, File], workshop: Path, url: str) -> None:
-    """Write the wanted files of an archive, in one pass; their paths in the archive are not used."""
+    """Extract the wanted files of an archive in one pass; their paths in the archive are ignored."""
     for member in archive:
         name = member.name.rpartition("/")[2]
         stream = archive.extractfile(member) if member.isreg() and name in wanted else None
@@ -144,7 +144,7 @@ def _expect(what: str, sha256: str, found: str) -> None:
 
 
 def _download(url: str, path: Path, progress: Progress) -> str:
-    """Write the answer of a server to a file; returns its SHA-256."""
+    """Write a server's response to a file; returns its SHA-256."""
     try:
         with _Limited() as limited, limited.opener().open(url, timeout=SECONDS) as answer, path.open("wb") as stream:
             return _copy(answer, stream, url, progress)
@@ -187,7 +187,7 @@ def _length(answer: http.client.HTTPResponse, url: str) -> int | None:
 
 
 class _Limited:
-    """Connections that end at the deadline, whatever a server sends by then, and however slowly: also its headers."""
+    """Connections that are closed at the deadline, however slowly a server sends headers or content."""
 
     def __enter__(self) -> Self:
         self._open: list[socket.socket] = []
@@ -199,7 +199,7 @@ class _Limited:
 
     def __exit__(self, *_: object) -> None:
         self._timer.cancel()
-        if self._late.is_set():  # an answer that was cut off can end in any way
+        if self._late.is_set():  # a connection that was cut off can fail in any way
             raise TimeoutError(f"it must arrive within {DEADLINE:g} seconds; found no end of it by then")
 
     def _end(self) -> None:
@@ -209,7 +209,7 @@ class _Limited:
                 one.shutdown(socket.SHUT_RDWR)
 
     def opener(self) -> urllib.request.OpenerDirector:
-        """Speaks http and https and nothing else, also when a server redirects (the default would take ftp:// too)."""
+        """An opener for http and https only, also after redirects (the default one would accept ftp:// too)."""
         opened = self._open
 
         class Plain(http.client.HTTPConnection):
@@ -245,4 +245,4 @@ class _Limited:
 
 
 def _silent(_name: str, _size: int, _total: int | None) -> None:
-    """No progress wanted."""
+    """Report no progress."""

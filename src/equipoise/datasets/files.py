@@ -1,4 +1,4 @@
-"""Bytes from disk: where they are looked for, and the checksum that they must have."""
+"""Data files on disk: where to look for them, and how to verify them."""
 
 import contextlib
 import gzip
@@ -50,7 +50,7 @@ class DataFileError(EquipoiseError):
 
 
 class ChecksumError(DataFileError):
-    """A data file is not the one it should be; the message names the file and both checksums.
+    """A data file has the wrong content; the message names the file and both checksums.
 
     Examples:
         >>> import pathlib, tempfile
@@ -86,10 +86,10 @@ class File:
     Attributes:
         name: Its name, without the suffix of a compressed form.
         sha256: Checksum of its content, after decompression and conversion.
-        limit: Most bytes that are read (after decompression): a file that has more is another file.
-        packed: Suffix of each compressed form that may stand for it, with the checksum of the usual compressed file.
-        convert: From the decompressed bytes to the content.
-        unconverted: Checksum of the decompressed bytes that `convert` may see; needed if there is a conversion.
+        limit: The most bytes to read (after decompression); a larger file is a wrong file.
+        packed: Suffix of each accepted compressed form, with the checksum of the usual compressed file.
+        convert: Turns the decompressed bytes into the content.
+        unconverted: Checksum of the decompressed bytes before `convert`; needed if there is a conversion.
     """
 
     name: str
@@ -100,7 +100,7 @@ class File:
     unconverted: str = ""
 
     def find(self, folder: Path) -> Path | None:
-        """The file in a folder, plain if there is a plain one."""
+        """The file in a folder, uncompressed if possible."""
         found = (folder / f"{self.name}{suffix}" for suffix in ("", *self.packed))
         return next((path for path in found if path.is_file()), None)
 
@@ -135,7 +135,7 @@ def digest(content: bytes | Bytes) -> str:
 
 
 def file_digest(path: Path) -> str:
-    """The SHA-256 of a file as it lies on disk, in hexadecimal."""
+    """The SHA-256 of a file on disk, in hexadecimal."""
     with path.open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
@@ -150,11 +150,11 @@ def checked(path: Path | str, content: bytes, sha256: str) -> bytes:
 def read_content(path: Path, file: File) -> Bytes:
     """The verified content of a file, decompressed and converted.
 
-    LZMA takes seconds, so what comes out of an `.xz` file is also kept in the cache folder.
+    LZMA takes seconds, so the content of an `.xz` file is also kept in the cache folder.
 
     Args:
         path: Where the file is; its suffix says how it is compressed.
-        file: What it should be.
+        file: The expected file.
 
     Returns:
         (size,) uint8, read-only.
@@ -165,7 +165,7 @@ def read_content(path: Path, file: File) -> Bytes:
     content = _read_copy(copy, file)
     if content is None:
         content = _decode(path, file)
-        with contextlib.suppress(OSError), replacing(copy) as stream:  # without a cache it only takes longer
+        with contextlib.suppress(OSError), replacing(copy) as stream:  # without a cache loading is only slower
             stream.write(content.data)
     return content
 

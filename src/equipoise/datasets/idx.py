@@ -30,7 +30,7 @@ def read_idx(content: NDArray[np.uint8]) -> NDArray[np.uint8]:
     shape: tuple[int, ...] = struct.unpack(f">{head[3]}I", content[4:start].tobytes())
     count = 1
     for size in shape:
-        count *= size  # whole numbers of any size: a forged header must not overflow
+        count *= size  # Python integers: a forged header cannot overflow
     if content.size - start != count:
         raise DataFileError(f"an IDX array of shape {shape} must have {count} bytes; found {content.size - start}")
     return content[start:].reshape(shape)

@@ -20,7 +20,7 @@ from equipoise.datasets.idx import read_idx
 __all__ = ["load", "locate"]
 
 Bytes = NDArray[np.uint8]
-Stamped = tuple[tuple[Path, int, int], ...]  # path, time of change, size: a file that changed is read again
+Stamped = tuple[tuple[Path, int, int], ...]  # path, modification time, size: a changed file is read again
 
 ADULT_TEST = 16_281  # the file begins with the official test part
 CREDIT_TEST = 6_000
@@ -30,16 +30,15 @@ COMPAS_TEST = 1_543
 def load(name: str, folder: str | Path | None = None) -> Dataset:
     """A data set by name: "digits", "mnist", "cifar10", "adult", "credit" or "compas".
 
-    Looks in `folder`, in the folder that EQUIPOISE_DATA names, and in the user's cache folder. What is
-    read is checked against its SHA-256. Decoded sets are kept for the life of the process and handed out
-    again: do not change their tensors in place.
+    Looks in `folder`, in the folder that EQUIPOISE_DATA names, and in the user's cache folder. Files are verified by
+    their SHA-256. Decoded sets are cached for the life of the process: do not change their tensors in place.
 
     Args:
         name: The set, in upper or lower case.
         folder: Where to look first.
 
     Raises:
-        ValueError: No set has this name; the message has the nearest ones.
+        ValueError: No set has this name; the message lists similar ones.
         MissingDataError: It was not found; the message says where it was looked for and what to put there.
         ChecksumError: A file is truncated or altered; the message names it and both checksums.
 
@@ -56,7 +55,7 @@ def load(name: str, folder: str | Path | None = None) -> Dataset:
 
 
 def locate(name: str, folder: str | Path | None = None) -> Path | None:
-    """The folder from which `load` would take a data set's files, or None if it has none or they were not found.
+    """The folder from which `load` would read a data set, or None if it needs no files or they were not found.
 
     Examples:
         >>> print(eq.datasets.locate("digits"))  # comes with scikit-learn
@@ -70,7 +69,7 @@ def locate(name: str, folder: str | Path | None = None) -> Path | None:
 
 
 def _found(source: Source, folder: str | Path | None) -> tuple[Layout, list[Path]]:
-    """The first layout that is complete, with its files."""
+    """The first complete layout, with its files."""
     looked = candidates(folder)
     for base in looked:
         for layout in source.layouts:

@@ -1,4 +1,4 @@
-"""Tables in CSV: numeric columns as they are, one indicator per value of a categorical column."""
+"""CSV tables: numeric columns unchanged, categorical columns one-hot encoded."""
 
 import csv
 import io
@@ -20,7 +20,7 @@ class Columns:
 
     Attributes:
         numeric: Columns of numbers, in the order in which they become inputs.
-        categorical: Columns of categories; they follow, each as indicators of its values in sorted order.
+        categorical: Columns of categories; they follow, one-hot encoded with sorted values.
         target: The column to predict.
         classes: The target's values, in label order.
         group: The column that divides people into groups (it is among the inputs too).
@@ -134,7 +134,7 @@ def read_table(content: bytes, columns: Columns) -> Table:
 
 
 def encode(values: dict[str, tuple[str, ...]], columns: Columns) -> Table:
-    """Columns of texts as numbers.
+    """Encode columns of texts as numbers.
 
     Args:
         values: The values of every column that is used, by its name.

@@ -1,8 +1,8 @@
 """Pickles of byte arrays and plain containers, read without executing anything that they name.
 
-A pickle is a program that may call whatever it can name. Here it can name four things, the ones that a
-pickled numpy array needs, and even these are stand-ins: numpy's own constructors never see the arguments
-of a stranger. Each stand-in refuses every use but the one that it is for.
+A pickle is a program that may call anything it can name. Here it can name only the four globals that a pickled
+numpy array needs, and these are stand-ins: numpy's own constructors never see untrusted arguments. Each stand-in
+refuses every use but the intended one.
 """
 
 import io
@@ -18,7 +18,7 @@ __all__ = ["unpickle_arrays"]
 
 
 class _Array:
-    """Stands for numpy.ndarray and for the function that makes an empty one; its state fills it."""
+    """Stands in for numpy.ndarray and for the function that creates an empty one; its state fills it."""
 
     __slots__ = ("values",)
     values: NDArray[np.uint8]
@@ -36,7 +36,7 @@ class _Array:
 
 
 class _Dtype:
-    """Stands for numpy.dtype("u1"), the only one admitted."""
+    """Stands in for numpy.dtype("u1"), the only dtype that is allowed."""
 
     __slots__ = ()
 
@@ -46,11 +46,11 @@ class _Dtype:
         return super().__new__(cls)
 
     def __setstate__(self, state: object) -> None:
-        """Byte order and fields: a type of one byte has none."""
+        """Ignore byte order and fields: a type of one byte has none."""
 
 
 class _Latin1(bytes):
-    """Stands for codecs.encode, by which older protocols write bytes as text."""
+    """Stands in for codecs.encode, which older protocols use to write bytes as text."""
 
     __slots__ = ()
 
@@ -82,7 +82,7 @@ class _ArrayUnpickler(pickle.Unpickler):
 
 
 def unpickle_arrays(raw: bytes) -> object:
-    """What a pickle of byte arrays, dictionaries, lists, tuples, texts and numbers holds.
+    """Read a pickle of byte arrays, dictionaries, lists, tuples, texts and numbers.
 
     Protocols 0 to 4, written by Python 2 (its texts come back as bytes) or 3.
 
@@ -100,7 +100,7 @@ def unpickle_arrays(raw: bytes) -> object:
 
 
 def _plain(value: Any) -> object:  # noqa: ANN401
-    """The value with arrays in place of their stand-ins, in the dictionary or list that holds them."""
+    """The value with stand-ins replaced by arrays, also inside a dictionary or list."""
     if isinstance(value, _Array):
         return value.values
     if isinstance(value, dict):

@@ -17,15 +17,15 @@ __all__ = ["Claim", "claims", "items"]
 
 
 class Claim(NamedTuple):
-    """A number that the paper prints and the runs have too."""
+    """A number that both the paper and the runs have."""
 
     table: str
     what: tuple[str, str, str]
-    """Task, method and metric: a number that stands in several tables is one."""
+    """Task, method and metric: a number in several tables is counted once."""
     away: float
-    """Its distance from the paper's, in the paper's deviations, or in ours where it prints none.
+    """Its distance from the paper's number, in the paper's standard deviations, or in ours if it prints none.
 
-    For tab:hv 0 within its tolerance, else 9.
+    For tab:hv: 0 within the tolerance, else 9.
     """
     seeds: int
     precision: str
@@ -38,7 +38,7 @@ def items() -> dict[str, Item]:
 
 
 def claims(store: CellStore) -> Iterator[Claim]:
-    """Every number that is compared, from the cells that there are: nothing is run."""
+    """Every compared number, from existing cells; nothing is run."""
     for cell in synthetic.table(store, "published"):
         if cell.within is not None:
             what = cell.problem, cell.method, "hypervolume"

@@ -18,7 +18,7 @@ from equipoise.experiments.synthetic import tables as synthetic_tables
 __all__ = ["items", "optional", "reproduce_all"]
 
 LONG = frozenset({"table-step-size", "table-excess", "table-conversions", "table-tuned"})
-"""Sweeps of many minutes: a quick run passes over them."""
+"""Sweeps of many minutes, which a quick run skips."""
 
 QUICK: dict[str, Any] = {
     "task": ("digits-rotation",),
@@ -26,7 +26,7 @@ QUICK: dict[str, Any] = {
     "seeds": (0, 25),
     "rounds": 20,
 }
-"""What a quick run asks of a federated item: seconds, and no download."""
+"""The options of a federated item in a quick run: seconds, and no download."""
 
 
 def items() -> dict[str, Item]:
@@ -39,20 +39,20 @@ def items() -> dict[str, Item]:
 
 
 def optional() -> list[str]:
-    """The attributes of a request that an item may heed or not."""
+    """The attributes of a request that only some items use."""
     return [field.name for field in fields(Request) if field.default is None]
 
 
 def reproduce_all(items: Mapping[str, Item], request: Request, *, quick: bool = False) -> dict[str, str]:
-    """Reproduce every item. Whatever an item does not heed is not asked of it.
+    """Reproduce every item. Options that an item does not take are not passed to it.
 
     Args:
         items: By name.
-        request: What the user asked for.
-        quick: Whether to leave out the long sweeps, and to run the federated items on digits, for twenty rounds.
+        request: The user's options.
+        quick: Whether to skip the long sweeps and to run the federated items on digits for twenty rounds.
 
     Returns:
-        The items that need data which is not there, and what each says.
+        The items whose data are missing, with the message of each.
     """
     missing = {}
     for name, item in items.items():

@@ -1,4 +1,4 @@
-"""`eq.compare`: methods, yours among them, in the tables of the paper."""
+"""`eq.compare`: your own and other methods in the tables of the paper."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -23,7 +23,7 @@ class Compared(NamedTuple):
     metric: str
     mean: float
     std: float
-    """Over the seeds, of the population."""
+    """The population standard deviation over the seeds."""
     error: float
     """The standard error of the mean."""
     seeds: tuple[int, ...]
@@ -42,18 +42,18 @@ def compare(
     workers: int = 1,
     quiet: bool = True,
 ) -> list[Compared]:
-    """Put methods into a table of the paper; finished runs are kept in `out` and read from there the next time.
+    """Compare methods in a table of the paper. Finished runs are kept in `out` and read from there the next time.
 
     Needs the extra `experiments`.
 
     Args:
         methods: Rows of the table by name, as in `["LS", "TCH"]`, and your own, as in `{"mine": MyWeighting()}` or
-            "module:name"; `{"LS": "LS", "mine": MyWeighting()}` has both. If all are your own, all rows of the table
-            stand beside them.
+            "module:name"; `{"LS": "LS", "mine": MyWeighting()}` has both. If you name only your own, all rows of the
+            table are added.
         table: "hv" (seven synthetic problems), "digits", "mnist" or "cifar".
-        seeds: Seeds; the table's own if not given.
-        tasks: Problems or federated tasks; all of the table if not given.
-        rounds: Rounds of a federated task, if not its own.
+        seeds: Seeds; by default those of the table.
+        tasks: Problems or federated tasks; by default all of the table.
+        rounds: Rounds of a federated task; by default its own.
         out: Folder for results.
         workers: Processes.
         quiet: Whether to print nothing.

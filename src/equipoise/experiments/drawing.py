@@ -1,4 +1,4 @@
-"""How all pictures look: one colour per method, one style, PNG and PDF."""
+"""The look of all figures: one colour per method, one style, PNG and PDF."""
 
 import zlib
 from pathlib import Path
@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 
 __all__ = ["BLACK", "BLUE", "COLOURS", "RED", "colour", "save", "style"]
 
-# Okabe and Ito's colours, which readers of all kinds of colour vision can tell apart, and shades of them.
+# Okabe and Ito's colours, which are safe for colour-blind readers, and shades of them.
 BLUE, RED, BLACK = "#0072B2", "#D55E00", "#000000"
 COLOURS: dict[str, str] = {
     "LS": BLACK,
@@ -41,12 +41,12 @@ _SPARE = ("#B15928", "#1F9E9E", "#7A0177", "#6B8E23", "#C71585", "#4682B4")
 
 
 def colour(name: str) -> str:
-    """The colour of a method; of one that is not known, always the same of a few that no known one has."""
+    """The colour of a method; an unknown method always gets the same one of a few spare colours."""
     return COLOURS.get(name) or _SPARE[zlib.crc32(name.encode()) % len(_SPARE)]
 
 
 def style() -> None:
-    """Settings for pictures that go into a paper."""
+    """Set matplotlib up for figures in a paper."""
     mpl.rcParams.update(
         {
             "font.size": 9,
@@ -73,6 +73,6 @@ def save(figure: Figure, folder: Path, name: str) -> list[Path]:
     folder.mkdir(parents=True, exist_ok=True)
     paths = [folder / f"{name}.png", folder / f"{name}.pdf"]
     for path in paths:
-        # A fixed date keeps the same picture the same file.
+        # A fixed date makes the file reproducible.
         figure.savefig(path, metadata={"CreationDate": None} if path.suffix == ".pdf" else None)
     return paths

@@ -1,11 +1,11 @@
-"""The federated experiments on a machine that has torch, numpy and scipy alone:
+"""The federated experiments on a machine that has only torch, numpy and scipy:
 
     python -m equipoise.experiments.headless mnist-rotation mnist-class2 --data data --out cells --device cuda
     python -m equipoise.experiments.headless table-cifar table-stch --data data --out cells --device cuda --limit-s 500
 
-A name is a task (all rows of tab:3) or a table on CIFAR-10 (what it is made of). Cells go to the folder named;
-`equipoise runs import` takes them from there. What is there already is not run again, and a run that the time limit
-cuts short goes on from its checkpoint the next time. A run in which a client's loss is not finite is left out.
+A name is a task (all rows of tab:3) or a table on CIFAR-10 (all runs it needs). Cells go to the folder `--out`, from
+which `equipoise runs import` reads them. Existing cells are not run again, and a run that the time limit stops resumes
+from its checkpoint the next time. A run in which a client's loss is not finite is left out.
 """  # noqa: D415
 
 import argparse
@@ -22,7 +22,7 @@ from equipoise.registry import unknown
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Run what has no cell yet."""
+    """Compute all missing cells."""
     parser = argparse.ArgumentParser(prog="python -m equipoise.experiments.headless")
     parser.add_argument("names", nargs="+", help="tasks, or tables on CIFAR-10: " + ", ".join(rows.GROUPS))
     parser.add_argument("--methods", help="separated by commas; all rows if not given")
@@ -57,7 +57,7 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 def _wanted(chosen: argparse.Namespace) -> Iterator[Wanted]:
-    """The rows that were asked for, in the order of the names."""
+    """The requested rows, in the order of the names."""
     methods = chosen.methods.split(",") if chosen.methods else None
     for name in chosen.names:
         if name in rows.GROUPS:

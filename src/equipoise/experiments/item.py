@@ -1,4 +1,4 @@
-"""A table or figure that can be reproduced, and what the user asked of it."""
+"""A table or figure that can be reproduced, and the user's options for it."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,31 +11,31 @@ from equipoise.federated import Precision
 from equipoise.registry import Method
 
 if TYPE_CHECKING:
-    from rich.console import Console  # a machine without it can run the experiments, and show none
+    from rich.console import Console  # not needed to run experiments, only to show them
 
 __all__ = ["Item", "Request"]
 
 
 @dataclass(frozen=True)
 class Request:
-    """What the user asked for; None where it was left to the item.
+    """The user's options; None where the item decides.
 
     Attributes:
         console: Where to print.
         out: Folder for pictures, and for cells in its `cells`.
         yes: Whether to compute without asking, however long it takes.
         preset: Which settings.
-        json_file: Where a table is to be written besides.
+        json_file: A file to write the table's numbers to.
         workers: Processes.
         task: Names of federated tasks.
         methods: Names of methods, those of `own` among them.
         seeds: Seeds.
         rounds: Rounds of a federated task.
-        device: Where federated runs happen.
-        precision: Of their layers' products.
+        device: The device of federated runs.
+        precision: The precision of their layers' products.
         data: Where to look for data first.
-        markdown_file: Where a table is to be written as a page.
-        own: The user's methods that are no part of the library, by name.
+        markdown_file: A file to write the table to as Markdown.
+        own: The user's own methods, by name.
     """
 
     console: "Console"
@@ -56,12 +56,12 @@ class Request:
 
     @property
     def settings(self) -> Preset:
-        """Those of the preset."""
+        """The preset, `published` by default."""
         return "published" if self.preset is None else self.preset
 
     @property
     def store(self) -> CellStore:
-        """The user's cells, with those that come with the library behind them."""
+        """The user's cells, then those that come with the library."""
         return CellStore(self.out / "cells")
 
 
@@ -73,8 +73,8 @@ class Item:
         label: Its LaTeX label in the paper.
         number: Its printed number.
         caption: What it shows.
-        run: What makes it.
-        takes: The attributes of a request that it heeds, besides console and out.
+        run: The function that makes it.
+        takes: The attributes of a request that it uses, besides console and out.
     """
 
     label: str

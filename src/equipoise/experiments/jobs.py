@@ -1,4 +1,4 @@
-"""Running what is missing: how long it takes, whether the user agrees, and processes that store finished cells."""
+"""Computing missing cells: an estimate of the time, the user's consent, and worker processes."""
 
 import os
 import sys
@@ -23,12 +23,12 @@ __all__ = ["WITHOUT_ASKING", "agreed", "compute", "duration", "fill", "possible"
 T = TypeVar("T")
 
 WITHOUT_ASKING = 60.0
-"""Seconds of work that are done without asking."""
+"""The most seconds of work without asking."""
 WORKERS = 2
 
 
 class Piece(Protocol):
-    """What one process computes at a time."""
+    """A unit of work for one process."""
 
     @property
     def seconds(self) -> float:
@@ -45,14 +45,14 @@ def fill(
     asked: Sequence[Spec],
     lacking: Sequence[Spec],
 ) -> None:
-    """Say what there is, ask if the rest takes long, and compute it with a progress bar.
+    """Say what exists, ask if the rest takes long, and compute it with a progress bar.
 
     Args:
-        request: What the user asked for.
-        tasks: What is missing, in pieces.
-        run: What computes a piece.
-        asked: The specifications of everything that was asked for.
-        lacking: Those of them that have no cell.
+        request: The user's options.
+        tasks: The missing work, in pieces.
+        run: The function that computes a piece.
+        asked: All requested specifications.
+        lacking: Those that have no cell.
     """
     store, console = request.store, request.console
     workers = WORKERS if request.workers is None else request.workers
@@ -70,13 +70,13 @@ def fill(
 
 
 def say_read(request: Request, asked: Sequence[Spec], lacking: Sequence[Spec], *, begins: bool) -> None:
-    """Say how many runs are read and from where, and how many are made now; nothing if none is read.
+    """Say how many runs are read and from where, and how many are computed now; nothing if none is read.
 
     Args:
-        request: What the user asked for.
-        asked: Its specifications.
+        request: The user's options.
+        asked: All requested specifications.
         lacking: Those that have no cell.
-        begins: Whether these are made now.
+        begins: Whether these are computed now.
     """
     absent = set(map(digest, lacking))
     found = [spec for spec in asked if digest(spec) not in absent]
@@ -92,10 +92,10 @@ def agreed(request: Request, seconds: float, runs: int, otherwise: str = "") -> 
     Without a terminal to ask on, the answer is no.
 
     Args:
-        request: What the user asked for.
+        request: The user's options.
         seconds: An estimate.
         runs: How many runs are missing.
-        otherwise: What else the user could do.
+        otherwise: An alternative to suggest.
     """
     are, they, them = ("run is", "it takes", "it") if runs == 1 else ("runs are", "they take", "them")
     told = f"{runs} {are} missing; {they} about {duration(seconds)} here"
@@ -112,7 +112,7 @@ def agreed(request: Request, seconds: float, runs: int, otherwise: str = "") -> 
 
 
 def possible(request: Request, seconds: float) -> bool:
-    """Whether work that takes so long can be begun: it is short, or the user has agreed or can be asked."""
+    """Whether work of this length may start: it is short, or the user has agreed or can be asked."""
     return seconds <= WITHOUT_ASKING or request.yes or (request.console.is_terminal and sys.stdin.isatty())
 
 
@@ -135,8 +135,8 @@ def compute(store: CellStore, tasks: Sequence[T], run: Callable[[T], Iterable[Fi
 
     Args:
         store: Where cells go.
-        tasks: What to run.
-        run: What runs one of them, in a process of its own if there are several workers.
+        tasks: The tasks.
+        run: The function that runs one of them, in its own process if there are several workers.
         workers: Processes.
     """
     if workers <= 1 or len(tasks) <= 1:
@@ -164,7 +164,7 @@ def _start_worker() -> None:
     torch.set_num_threads(1)
     parent = parent_process()
     if parent is not None:
-        # A parent that was killed cannot end its workers, and they would wait for work for ever.
+        # A killed parent cannot stop its workers, and they would wait for work for ever.
         threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
 
 

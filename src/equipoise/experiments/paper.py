@@ -1,4 +1,4 @@
-"""The numbers that the paper prints, typed from it: what the tables of the experiments are compared with."""
+"""The numbers printed in the paper, which the experiments are compared with."""
 
 import math
 from typing import Literal, NamedTuple
@@ -21,11 +21,11 @@ __all__ = [
 
 
 Preset = Literal["published", "text"]
-"""Settings: those that produced the paper's tables, or those that its text says."""
+"""Settings: those that produced the paper's tables, or those that its text gives."""
 
 
 def standard_error(std: float, seeds: int) -> float:
-    """That of a mean, from the standard deviation of the population over so many seeds."""
+    """The standard error of a mean, from the population standard deviation over the seeds."""
     return std / math.sqrt(max(1, seeds - 1))
 
 
@@ -36,7 +36,7 @@ class Score(NamedTuple):
     std: float
 
     def text(self, digits: int = 3, *, signed: bool = False) -> str:
-        """Both; a deviation of 0, as one run alone has it, is left out."""
+        """Both as text; a deviation of 0, as of a single run, is left out."""
         mean = f"{self.mean:{'+' if signed else ''}.{digits}f}"
         return mean if self.std == 0 else f"{mean}±{self.std:.{digits}f}"
 
@@ -50,7 +50,7 @@ class Scores(NamedTuple):
 
 
 class SomeScores(NamedTuple):
-    """The same of a table that leaves some out: they are None."""
+    """The same metrics in a table that omits some of them: those are None."""
 
     accuracy: Score | None
     agnostic_loss: Score | None
@@ -275,7 +275,7 @@ HYPERVOLUMES: dict[str, tuple[Score, ...]] = {
 
 
 def known(task: str, row: str) -> Scores | SomeScores | None:
-    """What the paper prints for a row on a task, in tab:3 or one of the smaller tables; None if it has no such row."""
+    """The paper's numbers for a row on a task, in tab:3 or one of the smaller tables; None if it has no such row."""
     scores = SCORES.get(task, {})
     if row in scores:
         return scores[row]

@@ -1,4 +1,4 @@
-"""What is shown: lines, progress bars and tables on the terminal, pages of Markdown, files of JSON."""
+"""Output: lines, progress bars and tables on the terminal, Markdown pages, JSON files."""
 
 import json
 from collections.abc import Iterable, Sequence
@@ -21,7 +21,7 @@ __all__ = [
 ]  # fmt: skip
 
 MARKS = {True: "✓", False: "✗", None: " "}
-"""Whether a number is the paper's, within two standard deviations."""
+"""The marks for numbers that agree with the paper within two standard deviations, or do not."""
 
 
 def bar(console: Console) -> Progress:
@@ -33,22 +33,22 @@ def bar(console: Console) -> Progress:
 
 
 def say(console: Console, text: str, style: str | None = None) -> None:
-    """Print a line as it is."""
+    """Print a line without interpreting markup."""
     console.print(printable(text), style=style, highlight=False, markup=False, soft_wrap=True)
 
 
 def printable(text: str) -> str:
-    """A text of a stranger without what would steer a terminal: such characters are shown as Python writes them."""
+    """An untrusted text with control characters escaped as Python writes them, so that it cannot control a terminal."""
     return "".join(c if c.isprintable() or c == "\n" else c.encode("unicode_escape").decode() for c in text)
 
 
 def wrote(request: Request, paths: Sequence[Path]) -> None:
-    """Say which pictures were written."""
+    """Say which figures were written."""
     say(request.console, "wrote " + ", ".join(str(path) for path in paths))
 
 
 def wrote_json(console: Console, path: Path | None, record: Any) -> None:  # noqa: ANN401
-    """Write a record to a file, if one was asked for, and say so."""
+    """Write a record to a file, if requested, and say so."""
     if path is not None:
         write_atomically(path, json.dumps(record, indent=1))
         say(console, f"wrote {path}")
@@ -59,9 +59,9 @@ class Sheet:
     """A table.
 
     Attributes:
-        title: Above it.
-        heads: Of its columns. A column "paper" belongs to the one before it: on the terminal its cells stand below.
-        rows: Their cells, as they are shown.
+        title: The title above it.
+        heads: Column heads. A column "paper" belongs to the one before it: on the terminal its cells are shown below.
+        rows: The cells, as they are shown.
     """
 
     title: str
@@ -69,7 +69,7 @@ class Sheet:
     rows: tuple[tuple[str, ...], ...]
 
     def table(self) -> Table:
-        """For the terminal."""
+        """The table for the terminal."""
         table = grid(self.title, [head for head in self.heads if head != "paper"])
         for row in self.rows:
             cells: list[str] = []
@@ -83,15 +83,15 @@ class Sheet:
         return table
 
     def markdown(self) -> str:
-        """For a page."""
+        """The table as Markdown."""
         lines = [self.heads, tuple("---" for _ in self.heads), *self.rows]
         return f"**{self.title}**\n\n" + "\n".join(f"| {' | '.join(cell.strip() for cell in line)} |" for line in lines)
 
 
 def grid(title: str, heads: Sequence[str]) -> Table:
-    """A table of numbers, narrow enough for eighty characters: names are broken into lines for that, numbers never.
+    """A table of numbers that fits eighty characters: names may wrap, numbers never do.
 
-    Numbers stand beside the last lines of a name: below it may be what its second line of numbers is.
+    Numbers are aligned with the last lines of a name, which may label the second line of numbers.
     """
     table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
     for head in heads:
@@ -109,15 +109,15 @@ def listing(*columns: str | Column) -> Table:
 
 
 def add_words(table: Table, *cells: str) -> None:
-    """Add a row of texts as they are: brackets in them are no markup."""
+    """Add a row of texts without interpreting brackets as markup."""
     table.add_row(*(Text(printable(cell)) for cell in cells))
 
 
 def fitted(console: Console, table: Table) -> Table:
-    """The table with columns so wide that no word is broken, where the console has the room for that.
+    """The table with columns wide enough that no word is broken, if the console has the room.
 
-    Every column has its longest word; what is left goes first to those that need the least to have all their lines
-    whole. Heads count by their words.
+    Every column fits its longest word; the remaining width goes first to the columns that need least to avoid wrapping.
+    Only the words of a head count, not the whole head.
     """
     heads = [_plain(column.header) for column in table.columns]
     lines = [[line for cell in column.cells for line in _plain(cell).splitlines()] for column in table.columns]
@@ -146,12 +146,12 @@ def _plain(cell: object) -> str:
 
 
 class Page:
-    """What an item shows, for the terminal and, if one was asked for, for a file of Markdown.
+    """The output of an item, on the terminal and, if requested, in a Markdown file.
 
     Args:
-        request: What the user asked for.
-        name: Of the item on the command line.
-        title: Of the page.
+        request: The user's options.
+        name: The item's name on the command line.
+        title: The page's title.
     """
 
     def __init__(self, request: Request, name: str, title: str) -> None:
@@ -159,27 +159,27 @@ class Page:
         self.blocks: list[str] = []
 
     def show(self, sheet: Sheet, table: Table | None = None) -> None:
-        """A table; on the terminal it may look otherwise."""
+        """Show a table; `table` is its form on the terminal, if different."""
         self.request.console.print(sheet.table() if table is None else table)
         self.blocks.append(sheet.markdown())
 
     def say(self, text: str) -> None:
-        """A paragraph."""
+        """Show a paragraph."""
         say(self.request.console, text)
         self.blocks.append(text)
 
     def list(self, lines: Sequence[str]) -> None:
-        """Lines that belong together."""
+        """Show a list of lines."""
         for line in lines:
             say(self.request.console, line)
         if lines:
             self.blocks.append("\n".join(f"- {line}" for line in lines))
 
     def finish(self, results: Iterable[Result], record: Any) -> None:  # noqa: ANN401
-        """Write the files that were asked for.
+        """Write the requested files.
 
         Args:
-            results: What the cells held that the page is made of: they know where and when they were made.
+            results: The results on the page, with their provenance.
             record: The numbers, for JSON.
         """
         wrote_json(self.request.console, self.request.json_file, record)
@@ -192,7 +192,7 @@ class Page:
 
 
 def origin(results: Iterable[Result]) -> str:
-    """Where and when cells were made, in a sentence."""
+    """Where and when cells were computed, in a sentence."""
     results = list(results)
     if not results:
         return ""
@@ -208,7 +208,7 @@ def origin(results: Iterable[Result]) -> str:
 
 
 def command(request: Request, name: str) -> str:
-    """The command that shows the same."""
+    """The command that reproduces this output."""
     words = ["equipoise", "reproduce", name]
     if request.settings != "published":
         words += ["--preset", request.settings]

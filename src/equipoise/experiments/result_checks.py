@@ -1,4 +1,4 @@
-"""Whether a result is one that its experiment makes: a cell may come from anywhere."""
+"""Checks that a result has the form of its experiment's results: a cell may come from anywhere."""
 
 from collections.abc import Callable
 from typing import Any
@@ -11,7 +11,7 @@ CURVES = ("train_loss", "test_loss", "test_accuracy")
 
 
 def fault(spec: dict[str, Any], result: dict[str, Any]) -> str:
-    """What is wrong with a result; empty if nothing is, or if the experiment is not one of this library's.
+    """What is wrong with a result; empty if nothing is, or if the experiment is not the library's.
 
     Numbers may be NaN or infinite: a run can diverge.
     """
@@ -28,7 +28,7 @@ def fault(spec: dict[str, Any], result: dict[str, Any]) -> str:
 
 
 def _settings(spec: dict[str, Any]) -> None:
-    """What tables and pages read of a specification besides its result."""
+    """Check the parts of a specification that tables and pages read."""
     for key in {"seed", "steps"} & spec.keys():
         _count(key, spec[key])
     if "preference" in spec:
@@ -82,7 +82,7 @@ def _federated(spec: dict[str, Any], result: dict[str, Any]) -> None:
 
 
 def frame(result: dict[str, Any]) -> tuple[tuple[int, ...], int, int, int, frozenset[str]]:
-    """What the results of all seeds of a federated run have in common, so that they can be put beside each other.
+    """What the results of all seeds of a federated run must have in common to be compared.
 
     Returns:
         The rounds of its curves; the numbers of its clients, of rounds with weights and of losses; its outputs.

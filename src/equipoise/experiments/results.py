@@ -1,8 +1,8 @@
-"""Results as cells: a cell is a finished piece of work, found by everything that decides its result.
+"""Results as cells: a cell is a finished piece of work; its key is everything that determines its result.
 
-A new cell is one small JSON file, written to a temporary name and moved into place: an interrupted run leaves whole
-cells only and goes on where it stopped. A damaged file is moved aside and made again; one that a newer version wrote is
-left as it is. The cells that come with the library are one compressed file, which is read without being unpacked.
+A new cell is one small JSON file, replaced atomically: an interrupted run leaves only complete cells and resumes where
+it stopped. A damaged file is moved aside and computed again; one from a newer version is left unchanged. The cells that
+come with the library are one compressed file, which is read without being unpacked.
 """
 
 import hashlib
@@ -54,42 +54,42 @@ PUBLISHED = Path(__file__).with_name("published.jsonl.xz")
 """The cells that come with the library, read after the user's own."""
 
 FORMAT = 3
-"""Of the cells that this version writes and reads. Formats 1 and 2 named settings by their `repr`."""
+"""The format of the cells that this version writes and reads. Formats 1 and 2 named settings by their `repr`."""
 LARGEST_PACK = 1 << 28
-"""Bytes of a file of cells, uncompressed."""
+"""The most bytes of a file of cells, uncompressed."""
 
 
 class CellWarning(UserWarning):
-    """A file among the cells was not used; the message says why and what became of it."""
+    """A file among the cells was not used; the message says why and what happened to it."""
 
 
 class DamagedCellError(DamagedFileError):
-    """A file is not a whole, unaltered cell; the message says what is wrong with it."""
+    """A file is not a complete, unaltered cell; the message says what is wrong."""
 
 
 class UnknownFormatError(ValueError):
-    """A cell was written by a newer version, or by one that named settings in another way."""
+    """A cell was written by a newer version, or by one with another naming of settings."""
 
 
 class Cell(NamedTuple):
     """A finished piece of work."""
 
     spec: Spec
-    """Everything that decides the result; the cell is found by it."""
+    """Everything that determines the result: the cell's key."""
     result: Result
     names: dict[str, str]
-    """What people call it: task and method."""
+    """Labels: task and method."""
     made: dict[str, str]
-    """By which version of the library and of torch, on which device, when."""
+    """The versions of the library and of torch, the device, and the time."""
 
     @property
     def name(self) -> str:
-        """That of its file."""
+        """The name of its file."""
         return cell_name(self.spec)
 
     @property
     def when(self) -> tuple[str, str]:
-        """When it was made, to tell which of two is later."""
+        """When it was computed, to tell which of two is later."""
         return self.made.get("date", ""), self.made.get("time", "")
 
     def text(self) -> str:
@@ -99,7 +99,7 @@ class Cell(NamedTuple):
 
 
 class Finished(NamedTuple):
-    """A result that is to be kept, and what people call it."""
+    """A result to store, with its labels."""
 
     spec: Spec
     result: Result
@@ -107,7 +107,7 @@ class Finished(NamedTuple):
 
 
 def provenance(device: str | None = None) -> dict[str, str]:
-    """Where a cell made now comes from: versions of the library and of torch, commit, device, date and time."""
+    """The provenance of a cell computed now: versions of the library and of torch, commit, device, date and time."""
     from equipoise import __version__  # noqa: PLC0415 (the package imports its parts)
 
     now = datetime.now(UTC)
@@ -123,7 +123,7 @@ def provenance(device: str | None = None) -> dict[str, str]:
 
 @cache
 def _commit() -> str:
-    """The commit of a checkout, with + if its sources were changed; EQUIPOISE_COMMIT elsewhere, if it is set."""
+    """The commit of a checkout, with + if its sources were changed; elsewhere EQUIPOISE_COMMIT, if set."""
     root = Path(__file__).parents[3]
     if not (root / ".git").exists():
         return os.environ.get("EQUIPOISE_COMMIT", "")
@@ -139,21 +139,21 @@ def _commit() -> str:
 
 
 class CellStore:
-    """Cells in a folder of the user's, and read-only ones behind it.
+    """Cells in the user's folder, with read-only places as fallback.
 
     Args:
         folder: Where new cells go.
-        behind: Folders, and files of `pack`, that are read too.
+        behind: Further folders, and files of `pack`, to read from.
     """
 
     def __init__(self, folder: Path, behind: Sequence[Path] = (PUBLISHED,)) -> None:
         self.folder, self.behind = folder, tuple(behind)
 
     def read(self, spec: Spec) -> Result | None:
-        """The result of a specification, or None if there is no whole cell for it; "made" has its provenance.
+        """The result of a specification, or None if there is no complete cell for it; "made" has its provenance.
 
-        A damaged cell is moved to the folder `damaged` beside the others, with a CellWarning; those behind are
-        passed over. So is a cell of another format.
+        A damaged cell in the user's folder is moved to its sub-folder `damaged`, with a CellWarning; elsewhere it is
+        skipped. A cell of another format is skipped.
         """
         name = cell_name(spec)
         for place in (self.folder, *self.behind):
@@ -174,10 +174,10 @@ class CellStore:
         """Store a finished cell.
 
         Args:
-            spec: What decides the result.
+            spec: What determines the result.
             result: The result.
-            names: What people call it: task and method.
-            device: Where it was made; this machine's kind if not given.
+            names: Labels: task and method.
+            device: Where it was computed; by default this machine's kind.
 
         Raises:
             OSError: It could not be written; nothing is left of it.
@@ -185,7 +185,7 @@ class CellStore:
         return self.keep(Cell(spec, result, dict(names or {}), provenance(device)))
 
     def keep(self, cell: Cell) -> Path:
-        """Store a cell as it is."""
+        """Store a cell unchanged."""
         try:
             path = self.place(cell.spec)
             write_atomically(path, cell.text())
@@ -234,7 +234,7 @@ class CellStore:
 
 
 def cells_in(places: Iterable[Path]) -> Iterator[Cell]:
-    """Every whole cell of some folders and packed files; of two with the same specification, the first.
+    """Every complete cell of some folders and packed files; of two with the same specification, the first.
 
     Nothing is moved.
     """
@@ -258,10 +258,10 @@ def _in_folder(folder: Path) -> Iterator[Cell]:
 
 # ------------------------------------------------------------------------------- many cells in one file
 def pack(cells: Iterable[Cell], path: Path) -> int:
-    """Write cells to one compressed file of lines, a name and JSON; the first line has the checksum of the others.
+    """Write cells to one compressed file: a name and JSON per line, and a checksum in the first line.
 
     Returns:
-        How many cells there are.
+        The number of cells.
     """
     lines = sorted(f"{cell.name} {cell.text()}" for cell in cells)
     body = "".join(f"{line}\n" for line in lines).encode()
@@ -277,7 +277,7 @@ def _in_pack(path: Path) -> Iterator[Cell]:
 
 
 def _of_pack(path: Path, name: str, text: bytes) -> Cell | None:
-    """A cell of a packed file; None, with a warning, if its line is not one: the file may come from anywhere."""
+    """A cell of a packed file; None, with a warning, if its line is invalid: the file may come from anywhere."""
     try:
         cell = _parse_once(text)
         _check_name(cell, name)
@@ -288,7 +288,7 @@ def _of_pack(path: Path, name: str, text: bytes) -> Cell | None:
 
 
 def _unpacked(path: Path) -> dict[str, bytes]:
-    """The JSON of the cells of a packed file by their names; none, with a warning, if it is damaged."""
+    """The JSON of a packed file's cells by name; empty, with a warning, if the file is damaged."""
     found = path.stat()
     return _unpack_once(path, found.st_mtime_ns, found.st_size)
 
@@ -311,14 +311,14 @@ def _read_pack(path: Path) -> dict[str, bytes]:
     except (lzma.LZMAError, EOFError, DamagedFileError) as error:
         raise DamagedCellError(f"not a whole file of cells: {error}") from None
     if not isinstance(stated, dict) or stated.get("sha256") != hashlib.sha256(body).hexdigest():
-        raise DamagedCellError("its content is not what its checksum says")
+        raise DamagedCellError("its content does not match its checksum")
     if stated.get("format") != FORMAT:
         raise UnknownFormatError(f"it has format {stated.get('format')}, this version reads format {FORMAT}")
     return {name.decode(errors="replace"): text for name, _, text in (line.partition(b" ") for line in lines)}
 
 
 class Imported(NamedTuple):
-    """What became of the files of a folder."""
+    """The outcome of an import."""
 
     new: int
     known: int
@@ -327,10 +327,10 @@ class Imported(NamedTuple):
 
 
 def import_cells(place: Path, store: CellStore) -> Imported:
-    """Copy the whole cells of a folder, or of a packed file, into a store. A cell that is there already stays.
+    """Copy the complete cells of a folder, or of a packed file, into a store. Existing cells stay.
 
     Args:
-        place: Where they lie; hidden files and folders in it are passed over.
+        place: The folder or file; hidden files and folders in it are skipped.
         store: Where they go.
     """
     require(place.exists(), "the folder or file to import must exist", place)
@@ -351,9 +351,9 @@ def import_cells(place: Path, store: CellStore) -> Imported:
 
 # ------------------------------------------------------------------------------- one cell
 def alike(results: Mapping[int, Result], label: str) -> dict[int, Result]:
-    """The results of a federated run by seed, without those that cannot be put beside the others.
+    """The results of a federated run by seed, without those that cannot be compared with the others.
 
-    Each may be sound by itself, and have other rounds, clients or outputs than most.
+    A result may be valid by itself but have other rounds, clients or outputs than most.
     """
     frames = {seed: frame(result) for seed, result in results.items()}
     usual = Counter(frames.values()).most_common(1)
@@ -370,7 +370,7 @@ def load(path: Path) -> Cell:
     """Read a cell.
 
     Raises:
-        DamagedCellError: The file is truncated, altered, or no cell, or its result is not one of its experiment.
+        DamagedCellError: The file is truncated, altered or not a cell, or its result does not fit its experiment.
         UnknownFormatError: A newer version wrote it, or one before format 3.
     """
     cell = _parse(_bytes(path))
@@ -397,7 +397,7 @@ def _parse(content: bytes) -> Cell:
         raise DamagedCellError(f"not a cell: it must hold {', '.join(Cell._fields)}")
     cell = Cell(*(found[key] for key in Cell._fields))
     if found.get("sha256") != _checksum(cell._asdict()):
-        raise DamagedCellError("its content is not what its checksum says")
+        raise DamagedCellError("its content does not match its checksum")
     texts: list[object] = [*cell.names.values(), *cell.made.values()]
     if not all(isinstance(text, str) and len(text) <= 200 for text in texts):
         raise DamagedCellError("names and provenance must be short texts")
@@ -407,11 +407,11 @@ def _parse(content: bytes) -> Cell:
 
 
 _parse_once = cache(_parse)
-"""For cells of a packed file, which are read by several tables."""
+"""A cache for cells of a packed file, which several tables read."""
 
 
 def _bytes(path: Path) -> bytes:
-    """Of a file, which may be anything that has the name of a cell."""
+    """The bytes of a file that has the name of a cell but may be anything."""
     if path.exists() and not path.is_file():
         raise DamagedCellError("not a file")
     try:
@@ -453,7 +453,7 @@ def _checksum(content: dict[str, Any]) -> str:
 
 
 def _move_aside(path: Path) -> Path | None:
-    """Move a damaged cell into `damaged`; None if another process has put a whole one in its place meanwhile."""
+    """Move a damaged cell into `damaged`; None if another process has replaced it by a complete one meanwhile."""
     target = path.parent / "damaged" / path.name
     target.parent.mkdir(exist_ok=True)
     try:
@@ -468,6 +468,6 @@ def _move_aside(path: Path) -> Path | None:
 
 
 def write_atomically(path: Path, text: str) -> None:
-    """Write a file so that it is either the old one or the whole new one, whatever happens."""
+    """Write a file atomically."""
     with replacing(path) as file:
         file.write(text.encode())

@@ -20,11 +20,11 @@ class ResultRow(NamedTuple):
     """One number."""
 
     study: str
-    """synthetic, federated, or conversions (the default beside others)."""
+    """synthetic, federated, or conversions (the default compared with others)."""
     task: str
     method: str
     output: str
-    """Of the trajectory: last, average, adaptive …"""
+    """The output of the trajectory: last, average, adaptive …"""
     reported: bool
     """Whether this output is what the method reports."""
     part: str
@@ -46,7 +46,7 @@ class ResultRow(NamedTuple):
 
 
 def results(folder: str | Path | None = None, *, published: bool = True) -> list[ResultRow]:
-    """All finished runs as a table: those of a folder of yours, and those that come with the library.
+    """All finished runs as a table: those in your folder, and those that come with the library.
 
     Args:
         folder: A folder of results, such as `out`, or a file of `equipoise runs pack`.
@@ -70,10 +70,10 @@ def results(folder: str | Path | None = None, *, published: bool = True) -> list
 
 
 def export(rows: Sequence[ResultRow], path: Path) -> None:
-    """Write a table to a file: .csv, or .parquet if pyarrow is there.
+    """Write a table to a file: .csv, or .parquet if pyarrow is installed.
 
     Raises:
-        ValueError: The file has another ending, or pyarrow is missing.
+        ValueError: The file has another suffix, or pyarrow is missing.
     """
     require(path.suffix in {".csv", ".parquet"}, "the file must end with .csv or .parquet", path)
     if path.suffix == ".csv":
@@ -102,7 +102,7 @@ def _parquet(rows: Sequence[ResultRow]) -> bytes:
 
 # ------------------------------------------------------------------------------- cells into rows
 def rows_of(cell: Cell) -> Iterator[ResultRow]:
-    """The rows of one cell; none if it is of an experiment that this version does not know."""
+    """The rows of one cell; none if this version does not know its experiment."""
     study = str(cell.spec.get("experiment"))
     read = {"synthetic": _synthetic, "federated": _federated, "conversions": _conversions}.get(study)
     for method, output, is_reported, part, metric, seed, value in () if read is None else read(cell):

@@ -1,6 +1,6 @@
 """Federated learning on one machine: clients × seeds in one process, on CPU or one GPU."""
 
-from equipoise.federated.local import BatchNorm, Engine, Evaluation, LocalWork, Precision, Sent
+from equipoise.federated.local_work import BatchNorm, Engine, Evaluation, LocalWork, Precision, Sent
 from equipoise.federated.models import Dense, Model, ResNet18, ResNet20
 from equipoise.federated.rounds import History, Result, outputs, simulate
 from equipoise.federated.server import Curve, Outputs, Point

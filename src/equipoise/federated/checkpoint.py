@@ -12,7 +12,7 @@ from torch import Tensor
 from equipoise import state as states
 from equipoise.atomic import check_zip, sealed_zip
 from equipoise.errors import StateMismatchError
-from equipoise.federated.local import Evaluation
+from equipoise.federated.local_work import Evaluation
 from equipoise.federated.server import Curve, Point, Server
 
 __all__ = ["Checkpoint"]
@@ -26,10 +26,10 @@ class Checkpoint:
         self.written = time.monotonic()
 
     def load(self, server: Server) -> Server:
-        """The state that was kept, or the one given if there is none.
+        """The saved state, or the given one if there is none.
 
         Raises:
-            DamagedFileError: The file is not what was written.
+            DamagedFileError: The file was altered or truncated.
             StateMismatchError: The file belongs to another run; the message says what differs.
         """
         if not self.path.is_file():
@@ -104,7 +104,7 @@ def _arrays(points: Curve) -> dict[str, Tensor]:
 
 
 def _points(arrays: dict[str, Tensor]) -> Curve:
-    """The reverse of `_arrays`."""
+    """The inverse of `_arrays`."""
     if not arrays:
         return []
 

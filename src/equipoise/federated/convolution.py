@@ -1,4 +1,4 @@
-"""The convolution of many clients, each with its own kernels on its own images, as one differentiable operation."""
+"""The convolutions of many clients, each with its own kernels and images, as one differentiable operation."""
 
 from functools import cache
 from types import ModuleType
@@ -13,12 +13,12 @@ _KERNEL_SIZES = (1, 3)
 
 
 def convolve(images: Tensor, kernels: Tensor, stride: int = 1) -> Tensor:
-    """Every client's images under its own kernels, padded by half of their size.
+    """Convolve every client's images with its own kernels, padded by half the kernel size.
 
     Args:
         images: (N, B, H, W, I), channels last.
-        kernels: (N, O, K, K, I), of the same type.
-        stride: Of both dimensions.
+        kernels: (N, O, K, K, I), of the same dtype.
+        stride: The stride in both dimensions.
 
     Returns:
         (N, B, ⌈H/stride⌉, ⌈W/stride⌉, O).
@@ -85,7 +85,7 @@ _convolve.register_autograd(_differentiate, setup_context=_remember)
 
 
 def _first(x: Tensor) -> Tensor:
-    """Channels first: as PyTorch's convolutions take images and kernels."""
+    """Channels first, as PyTorch's convolutions expect images and kernels."""
     return x.permute(0, 3, 1, 2)
 
 
@@ -94,7 +94,7 @@ def _last(x: Tensor) -> Tensor:
 
 
 def _fast(images: Tensor, kernels: Tensor) -> ModuleType | None:
-    """Kernels for all clients at once, where there are some."""
+    """The Triton kernels for all clients at once, if they apply."""
     if not images.is_cuda or kernels.shape[2] not in _KERNEL_SIZES:
         return None
     found = _triton()
@@ -112,5 +112,5 @@ def _triton() -> ModuleType | None:
 
 
 def _precision() -> str:
-    """How float32 factors are multiplied, by torch's setting: in TF32, or in three products of TF32, almost exactly."""
+    """How torch is set to multiply float32 factors: in TF32, or almost exactly by three TF32 products."""
     return "tf32" if torch.backends.cudnn.conv.fp32_precision == "tf32" else "tf32x3"  # type: ignore[attr-defined]

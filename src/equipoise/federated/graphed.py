@@ -9,8 +9,8 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from equipoise.conversion.plan import Params
-from equipoise.federated.capture import capture
-from equipoise.federated.local import (
+from equipoise.federated.cuda_graph import capture
+from equipoise.federated.local_work import (
     BatchNorm,
     LocalWork,
     Precision,
@@ -27,7 +27,7 @@ from equipoise.federated.splits import ClientData
 __all__ = ["Graphed"]
 
 STREAMS = 32
-"""At most so many clients step at the same time."""
+"""The most clients that step at the same time."""
 
 
 @dataclass
@@ -43,22 +43,22 @@ class _Capture:
     loss: Tensor
     """The batch losses before the step, (N,)."""
     keep: list[object]
-    """Everything else that the graph uses: memory that was freed would be written to."""
+    """Everything else that the graph uses, kept alive: a replay would write to freed memory."""
 
 
 class Graphed(Sequential):
-    """Clients × seeds on as many streams, captured once and replayed for every local step.
+    """Clients × seeds on parallel streams, captured once and replayed for every local step.
 
     A convolution of one client's batch leaves most of a large GPU idle, and launching its kernels takes longer than
-    running them: a graph with a branch per client cures both. What the graph cannot do (clients of unequal
-    size, drawn clients, the validation loss along the way) is done by the sequential engine.
+    running them. A graph with a branch per client solves both. The sequential engine handles what the graph cannot:
+    clients of unequal size, sampled clients, and the validation loss during training.
 
     Args:
         model: The model.
-        work: What clients do; in batches.
-        data: On a CUDA device.
-        precision: Of the layers' products.
-        batch_norm: With which statistics the model is evaluated.
+        work: The clients' local work, in batches.
+        data: The clients' data, on a CUDA device.
+        precision: The precision of the layers' products.
+        batch_norm: The statistics that the model is evaluated with.
     """
 
     def __init__(
@@ -77,7 +77,7 @@ class Graphed(Sequential):
         *,
         probe: bool,
     ) -> Sent:
-        """One round of local work: see `Engine`. What it returns is overwritten by the next round."""
+        """One round of local work: see `Engine`. The next round overwrites the returned tensors."""
         samples = self.data.train
         S, m, n = samples.labels.shape
         regular = batches is not None and samples.even and n % batches.shape[-1] == 0
@@ -140,7 +140,7 @@ class Graphed(Sequential):
 
 
 def _channels_last(kernels: Tensor) -> Tensor:
-    """Convolution kernels (N, out, in, height, width) as they are multiplied: no step has to reorder them."""
+    """Convolution kernels (N, out, in, height, width) in channels-last layout, so that no step has to reorder them."""
     if kernels.ndim != 5:
         return kernels
     return kernels.permute(0, 1, 3, 4, 2).contiguous().permute(0, 1, 4, 2, 3)

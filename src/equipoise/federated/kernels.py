@@ -1,11 +1,11 @@
 """Convolutions of many clients in one launch each, for few channels: Triton kernels.
 
-A convolution with sixteen channels fills neither the tiles of a library's kernel nor, for one client's batch, a large
-GPU. Here a program multiplies a block of one client's pixels, gathered for one tap of the kernel at a time, with that
-tap's matrix of channels; the grid runs over the blocks of all clients.
+A convolution with sixteen channels does not fill the tiles of a library kernel, and one client's batch does not fill a
+large GPU. Here a program multiplies a block of one client's pixels, gathered for one tap of the kernel at a time, by
+that tap's matrix of channels; the grid runs over the blocks of all clients.
 
 Activations are (N, B, H, W, C), kernels (N, O, K, K, I) with K = 1 or 3, both contiguous; padding is K // 2. Factors
-are of the tensors' type, sums are float32. `precision` is Triton's name for how float32 factors are multiplied.
+have the tensors' dtype, sums are float32. `precision` is Triton's name for how float32 factors are multiplied.
 """
 # mypy: ignore-errors
 
@@ -19,16 +19,16 @@ from torch import Tensor
 __all__ = ["MOST_CHANNELS", "backward_input", "backward_kernel", "forward"]
 
 MOST_CHANNELS = 64
-"""Beyond it the libraries' kernels are as fast."""
+"""The most channels; beyond it library kernels are as fast."""
 
 LAUNCHES = {
     "forward": {16: (128, 2), 32: (128, 4), 64: (128, 8)},
     "backward_input": {16: (128, 2), 32: (128, 8), 64: (128, 8)},
     "backward_kernel": {16: (128, 2), 32: (64, 2), 64: (64, 4)},
 }
-"""Pixels that a program multiplies at a time, and its warps, by the number of channels: the fastest on an H200."""
+"""Pixels per block and warps of a program, by the number of channels: the fastest on an H200."""
 PARTS = 16
-"""Pieces in which the pixels are summed for the gradient of a kernel."""
+"""The number of partial sums over pixels in the gradient of a kernel."""
 
 
 @triton.jit
@@ -90,7 +90,7 @@ def _backward_kernel(g, x, sums, B, H, W, P, Q, chunk, I: tl.constexpr, O: tl.co
     i, o = tl.arange(0, BI), tl.arange(0, BO)
     g += n * B * P * Q * O
     x += n * B * H * W * I
-    # One sum per tap of the row: the pixels of neighbouring taps are the same but for one.
+    # One sum per tap of the row: neighbouring taps share all pixels but one.
     left = tl.zeros((BO, BI), tl.float32)
     middle, right = left, left
     for start in range(part * chunk, (part + 1) * chunk, BM):
@@ -148,7 +148,7 @@ def backward_kernel(g: Tensor, x: Tensor, size: int, stride: int, precision: str
 
 
 _WIDE = 128
-"""Bytes of a pixel beyond which the blocks that a program reads ahead do not fit its memory."""
+"""The most bytes of a pixel; beyond it the prefetched blocks of a program exceed shared memory."""
 
 
 def _sizes(kind: str, I: int, O: int, K: int, stride: int, precision: str) -> dict[str, Any]:

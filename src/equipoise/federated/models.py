@@ -15,7 +15,7 @@ __all__ = ["Dense", "Model", "ResNet18", "ResNet20", "initial", "normalizes"]
 
 
 class Model(Protocol):
-    """What makes a module: `module()` gives a new one, initialised from torch's global generator.
+    """A factory of modules: `module()` returns a new one, initialised from torch's global generator.
 
     Examples:
         >>> class Linear:
@@ -32,7 +32,7 @@ class Model(Protocol):
 
 
 def initial(model: Model, seeds: tuple[int, ...]) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    """Parameters and buffers (S, ...) of one new module per seed; torch's own generator is left as it was."""
+    """Parameters and buffers (S, ...) of one new module per seed; torch's global generator is restored."""
     with torch.random.fork_rng(devices=[]):
         modules = []
         for seed in seeds:
@@ -118,7 +118,7 @@ class ResNet20:
     def apply(self, params: Params, inputs: Tensor) -> Tensor:
         """Logits (N, n, classes) of N parameter sets, each on its own inputs (N, n, channels, height, width).
 
-        BatchNorm takes the statistics of the batch. Layers multiply in the type of an autocast around it, everything
+        BatchNorm uses the statistics of the batch. Layers multiply in the dtype of an enclosing autocast; everything
         else is float32.
         """
         mixed = torch.is_autocast_enabled(inputs.device.type)
@@ -172,7 +172,7 @@ _BLOCKS = 3
 
 
 def _normalized(x: Tensor, gamma: Tensor, beta: Tensor) -> Tensor:
-    """(N, n, height, width, C) by the statistics of each of N batches; gamma, beta (N, C)."""
+    """Normalise (N, n, height, width, C) by the statistics of each of N batches; gamma, beta (N, C)."""
     x = x.to(gamma.dtype)
     var, mean = torch.var_mean(x, (1, 2, 3), correction=0, keepdim=True)
     shape = (len(x), 1, 1, 1, x.shape[-1])
@@ -180,7 +180,7 @@ def _normalized(x: Tensor, gamma: Tensor, beta: Tensor) -> Tensor:
 
 
 _EPSILON = 1e-5
-"""As nn.BatchNorm2d has it."""
+"""The same as in nn.BatchNorm2d."""
 
 
 class _Block(nn.Module):

@@ -1,4 +1,4 @@
-"""Simulate federated learning: clients work, the server weighs, conversions record."""
+"""Simulate federated learning: clients train, the server weights their models, conversions record."""
 
 import time
 import zlib
@@ -16,7 +16,7 @@ from equipoise.datasets import Dataset, load
 from equipoise.errors import require
 from equipoise.federated.checkpoint import Checkpoint
 from equipoise.federated.graphed import Graphed
-from equipoise.federated.local import Engine, Evaluation, Part, Precision
+from equipoise.federated.local_work import Engine, Evaluation, Part, Precision
 from equipoise.federated.models import Dense, Model, ResNet20
 from equipoise.federated.sequential import Sequential
 from equipoise.federated.server import Curve, Outputs, Point, Rounds, Server
@@ -32,7 +32,7 @@ EngineName = Literal["auto", "sequential"]
 
 
 class History(NamedTuple):
-    """What happened in every round.
+    """Losses, coefficients and archive sizes of every round.
 
     Examples:
         >>> task = eq.federated.Task(rounds=2, work=eq.federated.LocalWork(epochs=1))
@@ -44,7 +44,7 @@ class History(NamedTuple):
     """
 
     losses: Tensor
-    """The loss of every client that fed the server, NaN where it was absent, (T, S, m)."""
+    """The loss of every client that the server used, NaN where it was absent, (T, S, m)."""
     coefficients: Tensor
     """The weight of every client's model in the server's step, (T, S, m)."""
     archive: Tensor
@@ -52,7 +52,7 @@ class History(NamedTuple):
 
 
 class Result(NamedTuple):
-    """What a simulation gives. S seeds, m clients, T rounds.
+    """The result of a simulation with S seeds, m clients and T rounds.
 
     Examples:
         >>> task = eq.federated.Task(rounds=2, work=eq.federated.LocalWork(epochs=1))
@@ -73,16 +73,16 @@ class Result(NamedTuple):
     """The initial model on the test samples."""
     history: History
     curves: dict[str, Curve]
-    """By output, as often as was asked for."""
+    """For every output, its evaluations during the run."""
     seconds: list[float]
-    """Time of every round, without evaluation; on a GPU that of the first one is mostly compilation."""
+    """Time of every round without evaluation; on a GPU the first one is mostly compilation."""
 
 
 def outputs(method: Method | None = None) -> dict[str, Conversion[Any]]:
-    """The answers that one trajectory gives: the last model, the average and the adaptive conversion.
+    """The outputs of one trajectory: the last model, the average and the adaptive conversion.
 
     Args:
-        method: The method of the trajectory. Its conversion is added as "own" if it is none of these three.
+        method: The method of the trajectory. Its conversion is added as "own" if it is not one of these three.
 
     Examples:
         >>> eq.federated.outputs()
@@ -120,36 +120,36 @@ def simulate(
 ) -> Result:
     """Simulate federated learning, all seeds at once.
 
-    In every round t = 1..T clients start from the server's model θ and send back θ_i; with their losses (and
-    pseudo-gradients (θ − θ_i)/η, for the weightings that need them) the server computes coefficients c and moves
-    to θ + Σ c_i (θ_i − θ), which is Σ c_i θ_i where they sum to one.
+    In every round t = 1..T clients start from the server's model θ and send back θ_i. From their losses (and
+    pseudo-gradients (θ − θ_i)/η, for weightings that need them) the server computes coefficients c and moves to
+    θ + Σ c_i (θ_i − θ), which is Σ c_i θ_i if they sum to one.
 
     Args:
         task: The problem.
-        method: A method of the registry or its name, or a weighting; `registry.default()` if not given.
-        seeds: Of the split, the initial model and the batches.
-        preference: w, one entry per client, summing to one, for all seeds, (m,), or for every seed its own, (S, m);
-            uniform if not given. A seed may stand there several times, with other preferences.
-        conversions: The outputs wanted, by name. If not given, `outputs(method)`: "last", "average" and "adaptive",
-            and the method's own conversion as "own" if it is none of these. The default's answer is "own".
-        dataset: The data, if not those that `task.data` names.
-        folder: Where to look for them first.
-        device: Where everything happens.
-        precision: Of the layers' products: float32, or TF32 on a GPU, if not given.
-        engine: "auto" takes the fastest that the model allows; "sequential" goes from client to client.
-        evaluate_every: Evaluate all outputs after every so many rounds too, and after the last.
-        evaluate_parts: On what that is done: "train", "test" or both. The last models are evaluated on both.
-        evaluate_first: Whether it is done after the first round as well.
-        checkpoint: A file for the state of the run, so that an interrupted one goes on where it stopped.
+        method: A `Method`, a name from `methods()`, or a weighting; by default `default()`.
+        seeds: The seeds of the split, the initial model and the batches.
+        preference: w, one entry per client, summing to one: one for all seeds, (m,), or one per seed, (S, m); uniform
+            by default. A seed may be repeated with different preferences.
+        conversions: The outputs, by name. By default `outputs(method)`: "last", "average" and "adaptive", and the
+            method's own conversion as "own" if it is not one of these. The default method's answer is "own".
+        dataset: The data, instead of those that `task.data` names.
+        folder: Where to look for the data first.
+        device: The device of all tensors.
+        precision: The precision of the layers' products: by default float32, or TF32 on a GPU.
+        engine: "auto" takes the fastest that the model allows; "sequential" trains one client after the other.
+        evaluate_every: Also evaluate all outputs after every so many rounds, and after the last.
+        evaluate_parts: The data for these evaluations: "train", "test" or both. The last models are evaluated on both.
+        evaluate_first: Whether to evaluate after the first round too.
+        checkpoint: A file for the state of the run, from which an interrupted run resumes.
         checkpoint_seconds: Time between two writes of that file.
-        deadline: When to stop, as `time.monotonic` counts: after the first round that ends later the checkpoint is
-            written and TimeoutError raised.
+        deadline: When to stop, in the time of `time.monotonic`: after the first round that ends later, the checkpoint
+            is written and TimeoutError raised.
         progress: Called after every round with the number of rounds done.
 
     Raises:
-        NonFiniteLossError: A client's loss is NaN or infinite; the message says whose and when (on a GPU one
-            round late, as it is not waited for). What the checkpoint holds remains.
-        TimeoutError: The deadline has passed, and there are rounds left.
+        NonFiniteLossError: A client's loss is NaN or infinite; the message says whose and when (on a GPU one round
+            late, to avoid a synchronisation). The checkpoint stays.
+        TimeoutError: The deadline has passed and rounds are left.
 
     Examples:
         >>> task = eq.federated.Task(split=eq.federated.Rotation((0, 0, 0, 2)), rounds=10)
@@ -194,7 +194,7 @@ def simulate(
         looked_at = (evaluate_every is not None and server.round % evaluate_every == 0) or (
             evaluate_first and server.round == 1
         )
-        if where.type == "cuda" and (looked_at or last):  # what follows is not part of the rounds' time
+        if where.type == "cuda" and (looked_at or last):  # evaluation is not part of the rounds' time
             torch.cuda.synchronize(where)
         server.seconds.append(time.perf_counter() - began)
         if looked_at and not last:
@@ -232,7 +232,7 @@ def _evaluated(worker: Engine, answers: Mapping[str, Params], buffers: Params, p
 
 
 def _mark(server: Server, found: _Found, parts: Sequence[Part]) -> None:
-    """A point of every curve, with these parts."""
+    """Add a point with these parts to every curve."""
     for name, on in found.items():
         seen = {part: on[part] for part in parts}
         server.curves[name].append(Point(server.round, seen.get("train"), seen.get("test")))
@@ -259,7 +259,7 @@ def _parts(given: Sequence[Part]) -> tuple[Part, ...]:
 def _device(device: torch.device | str) -> torch.device:
     where = torch.device(device)
     missing = where.type == "cuda" and not torch.cuda.is_available()
-    require(not missing, "device must be there: no GPU was found by torch.cuda, use cpu", str(where))
+    require(not missing, "device must exist: torch.cuda finds no GPU, use cpu", str(where))
     return where
 
 
@@ -291,7 +291,7 @@ def _engine(name: EngineName, task: Task, data: ClientData, precision: Precision
 
 
 def _whole_batches(task: Task, data: ClientData) -> bool:
-    """Whether a model that normalises over its batch sees whole batches only, and no running statistics matter."""
+    """Whether a model with BatchNorm sees only full batches and needs no running statistics."""
     parts = [part for part in (data.train, data.test, data.validation) if part is not None]
     even = all(part.even for part in parts)
     size = task.work.batch_size

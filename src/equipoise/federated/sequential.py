@@ -1,4 +1,4 @@
-"""One client after the other, as one would write it by hand: the reference that fast engines are held against."""
+"""One client after the other, in plain loops: the reference for the fast engines."""
 
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from equipoise.conversion.plan import Params, marks
-from equipoise.federated.local import (
+from equipoise.federated.local_work import (
     TEST_BATCH,
     BatchNorm,
     Evaluation,
@@ -27,11 +27,11 @@ __all__ = ["Sequential"]
 
 
 class _Calibrated(NamedTuple):
-    """The statistics of a model that was evaluated last: it is likely to be evaluated on other samples next."""
+    """Cached statistics of the last evaluated model, which is often evaluated on other samples next."""
 
     marks: tuple[list[int], list[int]]
     params: Params
-    """Kept, so that their memory is not another model's."""
+    """Kept alive, so that no other model gets their memory."""
     buffers: dict[str, Tensor]
 
 
@@ -40,10 +40,10 @@ class Sequential:
 
     Args:
         model: The model.
-        work: What clients do.
-        data: On the device where everything happens.
-        precision: Of the layers' products.
-        batch_norm: With which statistics the model is evaluated.
+        work: The clients' local work.
+        data: The clients' data, on the device to use.
+        precision: The precision of the layers' products.
+        batch_norm: The statistics that the model is evaluated with.
     """
 
     def __init__(
@@ -100,7 +100,7 @@ class Sequential:
         *,
         probe: bool,
     ) -> tuple[dict[str, Tensor], dict[str, Tensor], float, float, float]:
-        """One client's work: its model, its buffers, its mean loss, its first loss, its mean validation loss."""
+        """One client's work. Returns its model, buffers, mean loss, first loss and mean validation loss."""
         module = self.module.train()
         module.load_state_dict({**params, **buffers})
         optimizer = torch.optim.SGD(module.parameters(), lr=self.work.step_size)
@@ -150,7 +150,7 @@ class Sequential:
     def evaluate(self, params: Params, buffers: Params, part: Part, *, own: bool = False) -> Evaluation:
         """Models on the samples of every client: see `Engine`.
 
-        With BatchNorm a client's loss is the mean of the means of its batches.
+        With BatchNorm a client's loss is the mean of its batch means.
         """
         samples: Samples = getattr(self.data, part)
         S, m = samples.labels.shape[:2]
@@ -204,7 +204,7 @@ class Sequential:
         return torch.stack(means).mean(), torch.stack(correct).sum()
 
     def _shuffled(self, samples: Samples, at: tuple[int, int]) -> Tensor:
-        """A client's samples in the order in which batches are cut from them."""
+        """A client's samples in the order in which they are batched."""
         count = int(samples.counts[at])
         order = shuffled(count, self.data.seeds[at[0]], at[1]) if self.normalizes else torch.arange(count)
         return order.to(self.device)

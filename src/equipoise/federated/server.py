@@ -1,4 +1,4 @@
-"""The server: what it holds between rounds, and what it does in one."""
+"""The server of a simulation: its state between rounds, and one round."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -12,7 +12,7 @@ from equipoise.conversion import Conversion
 from equipoise.conversion.plan import batch_mask
 from equipoise.conversion.protocol import archive_size, records_before
 from equipoise.errors import NonFiniteLossError
-from equipoise.federated.local import Engine, Evaluation, Sent, Transform, draw_batches
+from equipoise.federated.local_work import Engine, Evaluation, Sent, Transform, draw_batches
 from equipoise.federated.models import initial
 from equipoise.federated.splits import ClientData
 from equipoise.federated.task import LossSource, Task
@@ -22,11 +22,11 @@ from equipoise.weighting import Weighting
 __all__ = ["Curve", "Outputs", "Point", "Rounds", "Server"]
 
 Outputs = Mapping[str, Conversion[Any]]
-"""The answers wanted of one trajectory, by name."""
+"""The outputs of one trajectory, by name."""
 
 
 class Point(NamedTuple):
-    """An output along the way.
+    """An evaluation of an output during the run.
 
     Examples:
         >>> task = eq.federated.Task(rounds=4, work=eq.federated.LocalWork(epochs=1))
@@ -38,9 +38,9 @@ class Point(NamedTuple):
     round: int
     """Rounds done."""
     train: Evaluation | None
-    """On the clients' training samples, if that was asked for."""
+    """On the clients' training samples, if requested."""
     test: Evaluation | None
-    """On their test samples, if that was asked for."""
+    """On their test samples, if requested."""
 
 
 Curve = list[Point]
@@ -48,7 +48,7 @@ Curve = list[Point]
 
 
 class Watched(NamedTuple):
-    """Losses that are still to be looked at."""
+    """Losses that are still to be checked."""
 
     round: int
     losses: Fetched
@@ -57,7 +57,7 @@ class Watched(NamedTuple):
 
 @dataclass
 class Server:
-    """What the server holds between rounds."""
+    """The state of the server between rounds."""
 
     round: int
     """Rounds done."""
@@ -70,20 +70,20 @@ class Server:
     records: dict[str, Any]
     """The conversions' states, by output."""
     losses: list[Tensor]
-    """Of every round, (S, m)."""
+    """The losses of every round, (S, m)."""
     coefficients: list[Tensor]
-    """Of every round, (S, m)."""
+    """The coefficients of every round, (S, m)."""
     archive: list[Tensor]
-    """Of every round, (S,)."""
+    """The archive size of every round, (S,)."""
     curves: dict[str, Curve]
     seconds: list[float] = field(default_factory=list)
-    """Of every round, without evaluation."""
+    """The time of every round, without evaluation."""
     watched: Watched | None = None
 
 
 @dataclass(frozen=True)
 class Rounds:
-    """A method on a task."""
+    """The rounds of a method on a task."""
 
     task: Task
     weighting: Weighting[Any]
@@ -92,7 +92,7 @@ class Rounds:
     data: ClientData
     engine: Engine
     preference: Tensor
-    """w of all seeds, (m,), or of every seed, (S, m)."""
+    """w, one for all seeds, (m,), or one per seed, (S, m)."""
 
     @property
     def m(self) -> int:
@@ -106,11 +106,11 @@ class Rounds:
 
     @property
     def desk(self) -> torch.device:
-        """Where the weighting computes: programs and decompositions of m × m numbers are faster on the CPU."""
+        """The device of the weighting: programs and decompositions of m × m numbers are faster on the CPU."""
         return torch.device("cpu") if self.weighting.needs == {"gramian"} else self.preference.device
 
     def start(self) -> Server:
-        """Before the first round."""
+        """The state before the first round."""
         device = self.preference.device
         params, buffers = (
             {name: t.to(device) for name, t in part.items()} for part in initial(self.task.model, self.data.seeds)
@@ -146,7 +146,7 @@ class Rounds:
         server.watched = Watched(t, fetch(losses if mask is None else losses.masked_fill(~mask, 0.0)))
         if server.watched.losses.arrived is None:
             self.settle(server)
-        if mask is not None:  # what a silent client has does not reach the server: 0 · NaN would
+        if mask is not None:  # drop models of silent clients: 0 · NaN would reach the server
             local = {n: torch.where(batch_mask(mask, v), v, theta[n].unsqueeze(1)) for n, v in local.items()}
 
         c, state = self._weigh(losses, server.weighting, mask, inclusion, self._statistics(local, theta))
@@ -161,7 +161,7 @@ class Rounds:
         server.archive.append(self._archive_size(server))
 
     def settle(self, server: Server) -> None:
-        """Look at the losses of the last round; on a GPU they are only here by now, and were not waited for.
+        """Check the losses of the last round; on a GPU one round late, when they have arrived without waiting.
 
         Raises:
             NonFiniteLossError: One of them is NaN or infinite.
@@ -179,7 +179,7 @@ class Rounds:
             )
 
     def _participants(self, t: int) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
-        """Who works (S, k) (on the CPU), who is heard (S, m), and how probable that was; None thrice for everyone."""
+        """Who works (S, k) (on the CPU), who replies (S, m), and with what probability; three None for everyone."""
         how, m, device = self.task.participation, self.m, self.preference.device
         if how.fraction == 1 and how.dropout == 0:
             return None, None, None
@@ -199,14 +199,14 @@ class Rounds:
         along = {"trajectory": sent.mean, "received": sent.first, "validation-trajectory": sent.probed}
         losses = along[kind] if kind in along else self._evaluated(kind, theta, buffers, sent, clients)
         assert losses is not None  # noqa: S101
-        # A client whose loss was lost on the way sends a model that is lost too.
+        # If a client's loss is lost, so is its model.
         losses = torch.where(torch.isfinite(sent.mean), losses, sent.mean)
         return losses if clients is None else _spread(losses, clients, self.m)
 
     def _evaluated(
         self, kind: LossSource, theta: dict[str, Tensor], buffers: dict[str, Tensor], sent: Sent, clients: Tensor | None
     ) -> Tensor:
-        """The loss of every client that took part, (S, k), of models on all samples of a kind."""
+        """The loss of every participating client, (S, k), on all samples of a part."""
         if kind == "full-updated":
             local, own = sent.params, sent.buffers
             if clients is not None:
@@ -218,7 +218,7 @@ class Rounds:
         return losses if clients is None else losses.gather(1, clients)
 
     def _statistics(self, local: Mapping[str, Tensor], theta: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """What the weighting needs of the pseudo-gradients (θ − θ_i)/η."""
+        """The statistics of the pseudo-gradients (θ − θ_i)/η that the weighting needs."""
         needs = self.weighting.needs
         eta = self.task.work.step_size
         statistics = {}
@@ -249,7 +249,7 @@ class Rounds:
         c, state = self.weighting.update(
             losses.to(desk), state, self.preference.to(desk), mask=None if mask is None else mask.to(desk), **extra
         )
-        return c.to(losses.device) * (self.m if self.weighting.dual else 1), state
+        return c.to(losses.device) * (self.m if self.weighting.uses_duals else 1), state
 
     def _step(
         self, theta: dict[str, Tensor], local: Mapping[str, Tensor], c: Tensor, rows: Tensor | None
@@ -265,7 +265,7 @@ class Rounds:
         return {name: t - part.reshape(t.shape).to(t) for (name, t), part in zip(theta.items(), parts, strict=True)}
 
     def _record(self, server: Server, losses: Tensor, mask: Tensor | None, *, before: bool) -> None:
-        """Every conversion at its moment, see `Conversion.records`."""
+        """Record in the conversions that are due now, see `Conversion.records`."""
         for name, conversion in self.conversions.items():
             if records_before(conversion, self.task.average) == before:
                 server.records[name] = conversion.update(server.params, losses, server.records[name], mask=mask)
@@ -282,7 +282,7 @@ class Rounds:
         return {name: c.output(server.records[name], self.preference) for name, c in self.conversions.items()}
 
     def describe(self, seeds: Sequence[int]) -> dict[str, str]:
-        """What decides the run's course, for telling checkpoints apart."""
+        """Everything that determines the run, to check that a checkpoint belongs to it."""
         return {
             "task": repr(self.task),
             "weighting": repr(self.weighting),
@@ -306,7 +306,7 @@ def _placed(tensor: Tensor, clients: Tensor, theta: Tensor, m: int) -> Tensor:
 
 
 def _mean_buffers(old: dict[str, Tensor], sent: dict[str, Tensor], heard: Tensor | None) -> dict[str, Tensor]:
-    """Running statistics as the mean over the clients that answered, the old ones if nobody did.
+    """The mean of the running statistics over the clients that replied, or the old ones if none did.
 
     Counters are those of the first client that worked.
     """

@@ -1,8 +1,8 @@
-"""How the samples of a data set are dealt to clients.
+"""How the samples of a data set are distributed over clients.
 
 Every split is stratified: the samples of a class are permuted and cut into one chunk per client. Training and
-test samples are dealt alike, so that a client is tested on what it trains on. The draws come from numpy's
-legacy `RandomState`, whose sequence numpy promises to keep.
+test samples are split in the same way, so a client is tested on the distribution it trains on. The draws come from
+numpy's legacy `RandomState`, whose sequence numpy guarantees.
 """
 
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ Indices = NDArray[np.int64]
 
 
 class Deal(NamedTuple):
-    """Who gets what: for every client the indices of its samples, class by class."""
+    """The indices of every client's samples, class by class."""
 
     train: list[list[Indices]]
     test: list[list[Indices]]
@@ -30,7 +30,7 @@ class Deal(NamedTuple):
 
 @runtime_checkable
 class Split(Protocol):
-    """A way to deal a data set to clients.
+    """A way to distribute a data set over clients.
 
     Examples:
         >>> labels = eq.datasets.load("digits").train_labels.numpy()
@@ -47,19 +47,19 @@ class Split(Protocol):
         ...
 
     def deal(self, train: Indices, test: Indices, seed: int) -> Deal:
-        """Deal samples, given the labels of the training and of the test set."""
+        """Distribute samples, given the labels of the training and of the test set."""
         ...
 
     def turn(self, client: int) -> int:
-        """By how many quarter turns the images of a client are rotated."""
+        """The number of quarter turns that a client's images are rotated by."""
         ...
 
 
 @dataclass(frozen=True)
 class Rotation:
-    """Every client has the same share of every class, and sees its images rotated.
+    """Every client has the same number of samples of every class, and rotated images.
 
-    Shares are equal to the sample: what is left of a class when it is divided by the clients is not used.
+    The numbers are exactly equal: samples that are left over when a class is divided are not used.
 
     Attributes:
         turns: Quarter turns (counter-clockwise, as `torch.rot90`) of every client: as many entries as clients.
@@ -81,7 +81,7 @@ class Rotation:
         return len(self.turns)
 
     def deal(self, train: Indices, test: Indices, seed: int) -> Deal:
-        """The m chunks of every class, one to each client."""
+        """One of the m chunks of every class for each client."""
         draws = np.random.RandomState(seed)
         chunks = [_chunks(labels, self.clients, draws) for labels in (train, test)]
         parts = [[[of[c][i] for c in of] for i in range(self.clients)] for of in chunks]
@@ -94,10 +94,10 @@ class Rotation:
 
 @dataclass(frozen=True)
 class PartialClass:
-    """Every client has `classes` classes, drawn without replacement and independently of the others.
+    """Every client has `classes` classes, drawn without replacement and independently of the other clients.
 
-    It gets its own chunk of each of them, as if everyone took part in every class: with C of 10 classes, C/10
-    of the data are used. Chunks are equal to the sample: what is left of a class is not used.
+    It gets its own chunk of each of them, as if every client had every class: with C of 10 classes, C/10 of the data
+    are used. Chunks are exactly equal: samples that are left over are not used.
 
     Attributes:
         classes: C.
@@ -118,7 +118,7 @@ class PartialClass:
         require(self.clients >= 1, "clients must be at least 1", self.clients)
 
     def deal(self, train: Indices, test: Indices, seed: int) -> Deal:
-        """First everyone's classes are drawn, then the training split, then the test split."""
+        """Draw all clients' classes, then the training split, then the test split."""
         known = np.unique(train)
         require(
             self.classes <= len(known),
@@ -138,10 +138,10 @@ class PartialClass:
 
 @dataclass(frozen=True)
 class Dirichlet:
-    """Every class is dealt in proportions drawn from a symmetric Dirichlet distribution.
+    """Every class is split in proportions drawn from a symmetric Dirichlet distribution.
 
     Attributes:
-        alpha: Its parameter: small ones give clients with few classes and of very different sizes.
+        alpha: Its parameter: small values give clients with few classes and very different sizes.
         clients: m.
 
     Examples:
@@ -188,7 +188,7 @@ class Samples(NamedTuple):
     """
 
     inputs: Tensor
-    """(S, m, n, ...), as the data set has them: uint8 for images."""
+    """(S, m, n, ...), as stored in the data set: uint8 for images."""
     labels: Tensor
     """(S, m, n) int64; 0 where padded."""
     counts: Tensor
@@ -205,14 +205,14 @@ class Samples(NamedTuple):
         return torch.arange(self.labels.shape[-1], device=self.labels.device) < self.counts.unsqueeze(-1)
 
     def take(self, clients: Tensor) -> "Samples":
-        """Those of some clients of every seed, given as indices (S, k)."""
+        """The samples of some clients of every seed, given as indices (S, k)."""
         row = torch.arange(len(clients), device=clients.device).unsqueeze(-1)
         at = (row, clients)
         return Samples(self.inputs[at], self.labels[at], self.counts[at], self.even)
 
 
 class ClientData(NamedTuple):
-    """What the clients of every seed hold.
+    """The data of the clients of every seed.
 
     Examples:
         >>> data = eq.federated.deal(
@@ -225,11 +225,11 @@ class ClientData(NamedTuple):
     train: Samples
     test: Samples
     validation: Samples | None
-    """The other half of the test samples, where it was asked for."""
+    """The other half of the test samples, if requested."""
     scale: int
-    """Inputs are divided by it."""
+    """The divisor of the inputs."""
     seeds: tuple[int, ...]
-    """What each deal was drawn with."""
+    """The seed of each split."""
 
     def to(self, device: torch.device) -> "ClientData":
         """The same on another device."""
@@ -238,14 +238,14 @@ class ClientData(NamedTuple):
 
 
 def deal(dataset: Dataset, split: Split, seeds: tuple[int, ...], *, validation: bool = False) -> ClientData:
-    """Deal a data set to the clients of every seed.
+    """Distribute a data set over the clients of every seed.
 
     Args:
-        dataset: Its tensors are copied, rotated where the split says so.
-        split: Who gets what.
-        seeds: One deal each.
-        validation: Whether half of every client's test samples are held out for comparing iterates: the same
-            random half of the positions of every class.
+        dataset: Its tensors are copied, and rotated if the split says so.
+        split: The split.
+        seeds: One split each.
+        validation: Whether to hold out half of every client's test samples for comparing iterates: the same random
+            half of the positions of every class.
 
     Raises:
         ValueError: There are more clients than samples, or a client got none.
@@ -285,7 +285,7 @@ def _order(labels: Indices) -> list[int]:
 
 
 def _chunks(labels: Indices, clients: int, draws: np.random.RandomState) -> dict[int, list[Indices]]:
-    """Every class permuted and cut into consecutive chunks of equal length; what remains is dropped."""
+    """Every class permuted and cut into consecutive chunks of equal length; the remainder is dropped."""
     chunks = {}
     for c in _order(labels):
         places = draws.permutation(np.flatnonzero(labels == c))
@@ -295,7 +295,7 @@ def _chunks(labels: Indices, clients: int, draws: np.random.RandomState) -> dict
 
 
 def _halves(test: list[list[Indices]], seed: int) -> tuple[list[list[Indices]], list[list[Indices]]]:
-    """Every class block of every client in two: what stays for testing, and what is held out."""
+    """Split every class block of every client in two: one half for testing, one held out."""
     longest = max((len(block) for own in test for block in own), default=0)
     order = np.random.RandomState(seed).permutation(longest)
     kept: list[list[Indices]] = []

@@ -8,8 +8,8 @@ from torch import Tensor, nn
 from torch.utils._triton import has_triton
 
 from equipoise.conversion.plan import Params
-from equipoise.federated.capture import capture
-from equipoise.federated.local import (
+from equipoise.federated.cuda_graph import capture
+from equipoise.federated.local_work import (
     TEST_BATCH,
     Evaluation,
     LocalWork,
@@ -28,9 +28,9 @@ from equipoise.federated.splits import ClientData, Samples
 __all__ = ["Stackable", "Stacked"]
 
 _AT_ONCE = 1 << 21
-"""Input numbers of one step that a CPU works on at a time: what does not fit its caches is no faster in one piece."""
+"""The most input numbers per block on a CPU: larger blocks do not fit its caches."""
 _EVALUATED = 1 << 22
-"""Samples that are evaluated at a time: bounds the activations."""
+"""The most samples evaluated at a time, to bound the memory of activations."""
 
 
 class Stackable(Protocol):
@@ -46,20 +46,20 @@ class Stackable(Protocol):
 
 
 class _Batch(NamedTuple):
-    """What N clients see in one step."""
+    """The batches of N clients in one step."""
 
     inputs: Tensor
     """(N, n, ...) float32."""
     labels: Tensor
     """(N, n)."""
     weight: Tensor | None
-    """1/count of the real samples, 0 for the others, (N, n); None where all are real."""
+    """1/count for real samples, 0 for padding, (N, n); None if all are real."""
     alive: Tensor | None
-    """Whether there is a real sample at all, (N,); None where all are real."""
+    """Whether there is any real sample, (N,); None if all are real."""
 
 
 class _Descent(NamedTuple):
-    """Where N clients are, and what they have seen on their way."""
+    """The parameters and losses of N clients during local training."""
 
     theta: list[Tensor]
     """Parameters (N, ...)."""
@@ -79,22 +79,22 @@ class _Graph(NamedTuple):
     places: Tensor
     """The batch of every client, (N, batch); (N, 0) for full batches."""
     keep: tuple[object, ...]
-    """What else the graph reads: memory that was freed would be overwritten."""
+    """Everything else that the graph reads, kept alive: freed memory would be overwritten."""
 
 
 class Stacked:
     """Clients × seeds in one tensor program.
 
-    Inputs stay as they were stored and are decoded once a round for full batches, else batch by batch. Clients of
-    different sizes are padded, and the padding has weight 0; a model that normalises over its batch would see the
-    padding, so that its clients must have equally many samples, in whole batches. On a GPU a round of full batches, or
-    a step with a batch, is one captured graph, and what it returns is overwritten by the next round.
+    Inputs stay in their stored dtype and are decoded once a round for full batches, else batch by batch. Clients of
+    different sizes are padded with weight 0. BatchNorm would see the padding, so with it all clients must have the same
+    number of samples, in whole batches. On a GPU a round of full batches, or a step with a batch, is one captured
+    graph, and the next round overwrites the returned tensors.
 
     Args:
         model: The model.
-        work: What clients do.
-        data: On the device where everything happens.
-        precision: Of the layers' products.
+        work: The clients' local work.
+        data: The clients' data, on the device to use.
+        precision: The precision of the layers' products.
     """
 
     def __init__(self, model: Stackable, work: LocalWork, data: ClientData, precision: Precision) -> None:
@@ -256,7 +256,7 @@ class Stacked:
     def evaluate(self, params: Params, buffers: Params, part: Part, *, own: bool = False) -> Evaluation:  # noqa: ARG002
         """Models on the samples of every client: see `Engine`.
 
-        For a model that normalises over its batch a client's loss is the mean of the means of its batches.
+        With BatchNorm a client's loss is the mean of its batch means.
         """
         samples: Samples = getattr(self.data, part)
         S, m, n = samples.labels.shape
@@ -284,7 +284,7 @@ class Stacked:
         return Evaluation(losses, correct.reshape(S, m), samples.counts)
 
     def _orders(self, part: Part) -> Tensor:
-        """The samples of every client in the order in which batches are cut from them, (N, n)."""
+        """The samples of every client in the order in which they are batched, (N, n)."""
         if part not in self._shuffles:
             samples: Samples = getattr(self.data, part)
             S, m, n = samples.labels.shape
@@ -311,7 +311,7 @@ class Stacked:
 
 
 def _fused(model: Stackable) -> Callable[[Params, Tensor], Tensor]:
-    """The model with what lies between its products compiled into few kernels, once for all equal models."""
+    """The compiled model: everything between its products is fused into few kernels; cached for equal models."""
     if not has_triton():
         return model.apply
     if repr(model) not in _COMPILED:

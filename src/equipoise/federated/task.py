@@ -1,4 +1,4 @@
-"""What a federated learning problem is: data, clients, model, and how a round goes."""
+"""A federated learning problem: data, clients, model, and the course of a round."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
@@ -9,19 +9,19 @@ import torch
 from torch import Tensor
 
 from equipoise.errors import require
-from equipoise.federated.local import BatchNorm, LocalWork
+from equipoise.federated.local_work import BatchNorm, LocalWork
 from equipoise.federated.models import Dense, Model
 from equipoise.federated.splits import Rotation, Split
 
 __all__ = ["LossSource", "Participation", "Task"]
 
 LossSource = Literal["trajectory", "received", "full", "full-updated", "validation", "validation-trajectory"]
-"""Which loss of a client decides its weight, or dominance:
+"""The loss of a client that is used for its weight, or for dominance:
 
 - "trajectory": the mean of all its batch losses of the round, each taken before its step;
-- "received": the first of them, that of the model it received;
-- "full", "full-updated": on all its training samples, of the model it received or of the one it sends back;
-- "validation", "validation-trajectory": on its validation samples, of the model received or on average over its steps.
+- "received": the first of them, that of the received model;
+- "full", "full-updated": on all its training samples, of the received model or of the one it sends back;
+- "validation", "validation-trajectory": on its validation samples, of the received model or averaged over its steps.
 """
 
 
@@ -29,11 +29,11 @@ LossSource = Literal["trajectory", "received", "full", "full-updated", "validati
 class Participation:
     """Who takes part in a round.
 
-    The weightings are told with which probability a client takes part, and divide by it.
+    Weightings get the probability that a client takes part, and divide by it.
 
     Attributes:
-        fraction: The share of the clients that the server draws in every round, without replacement; at least one.
-        dropout: The probability that a client which was drawn does not answer.
+        fraction: The fraction of the clients that the server draws in every round, without replacement; at least one.
+        dropout: The probability that a drawn client does not reply.
 
     Examples:
         >>> participation = eq.federated.Participation(fraction=0.5, dropout=0.2)
@@ -50,7 +50,7 @@ class Participation:
         require(0 <= self.dropout < 1, "dropout must lie in [0, 1)", self.dropout)
 
     def draw(self, seeds: Sequence[int], m: int, round_: int) -> tuple[Tensor, Tensor, float]:
-        """Who was drawn (S, k), which of them answer (S, k), and the probability of both."""
+        """Who is drawn (S, k), which of them reply (S, k), and the probability of both."""
         k = max(1, round(self.fraction * m))
         drawn, answers = [], []
         for seed in seeds:
@@ -62,18 +62,18 @@ class Participation:
 
 @dataclass(frozen=True)
 class Task:
-    """A federated learning problem: data, clients, model and how a round goes.
+    """A federated learning problem: data, clients, model and the course of a round.
 
     Attributes:
         data: The data set's name, for `datasets.load`.
-        split: How it is dealt.
+        split: How it is distributed over clients.
         model: The model.
-        work: What a client does in a round.
+        work: The local work of a client in a round.
         rounds: T.
-        loss: The loss that feeds the weights and the dominance test.
-        dominance: The loss for the dominance test, if it is to be another.
+        loss: The loss used for the weights and the dominance test.
+        dominance: Another loss for the dominance test; None: the same.
         average: Whether `Average` takes the models before the server's step, θ⁽¹⁾..θ⁽ᵀ⁾, or after it.
-        batch_norm: With which statistics models with BatchNorm are evaluated.
+        batch_norm: The statistics that models with BatchNorm are evaluated with.
         participation: Who takes part.
 
     Examples:
@@ -104,7 +104,7 @@ class Task:
         require(self.batch_norm in choices, f"batch_norm must be one of {', '.join(choices)}", self.batch_norm)
 
     def __repr__(self) -> str:
-        """As of any dataclass, but for a `dominance` that is not given: results are named by this text."""
+        """The dataclass repr without `dominance` if it is not given: results are named by it."""
         shown = [f.name for f in fields(self) if f.name != "dominance" or self.dominance is not None]
         return f"{type(self).__name__}({', '.join(f'{name}={getattr(self, name)!r}' for name in shown)})"
 

@@ -1,4 +1,4 @@
-"""Sums over clients' arrays, read where they lie: nothing is copied but one block at a time."""
+"""Sums over clients' arrays without copies, except for one block at a time."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -29,13 +29,13 @@ Arrays = Mapping[str, NDArray[Any]]
 """Arrays by name."""
 
 _BLOCK = 1 << 16
-"""Numbers worked on at a time: they stay in the cache while every client's are added."""
+"""The numbers per block, which stay in the cache while all clients are added."""
 
 LONGEST_HEADER = 1024
-"""Bytes; numpy writes about 120."""
+"""The most bytes of a header; numpy writes about 120."""
 _MAGIC = b"\x93NUMPY"
 _LENGTHS = {b"\1\0": 2, b"\2\0": 4, b"\3\0": 4}
-"""How many bytes say how long the header is, by version."""
+"""The size in bytes of the header's length field, by version."""
 _HEADER = re.compile(
     rb"\{ *'descr': *'(?P<dtype>[<>|](?:b1|[iu][1248]|f[248]|c8|c16))', *'fortran_order': *(?P<fortran>True|False), *"
     rb"'shape': *\((?P<shape>(?:[0-9]{1,19}, *)*(?:[0-9]{1,19})?)\) *,? *\} *\n?"
@@ -43,28 +43,27 @@ _HEADER = re.compile(
 
 
 class Part(NamedTuple):
-    """What one client adds to a sum over clients."""
+    """The contribution of one client to a sum over clients."""
 
     arrays: Arrays
     objective: int
     share: float
     """Its share of its objective."""
     pace: float = 1.0
-    """How much of its move θ_i − θ counts."""
+    """The factor of its move θ_i − θ."""
 
 
 def view(array: Array, like: NDArray[Any]) -> NDArray[Any]:
-    """The numbers of an Array in its own bytes, read-only.
+    """A read-only view of the numbers in an Array's bytes.
 
-    The header is read by a pattern, not by numpy, and compared before anything is made of it: a client wrote it.
+    A client wrote the header, so it is matched by a pattern, not parsed by numpy, and checked before it is used.
 
     Args:
         array: What a client sent.
-        like: An array of the shape and the kind of numbers that it must have. Floating-point numbers may have another
-            precision.
+        like: An array with the required shape and kind of numbers. Floating-point numbers may have another precision.
 
     Raises:
-        ValueError: The bytes are not those of such an array; the message says what they must be.
+        ValueError: The bytes are not such an array; the message says what they must be.
     """
     data = array.data
     version = data[6:8] if data[:6] == _MAGIC else b""
@@ -87,7 +86,7 @@ def view(array: Array, like: NDArray[Any]) -> NDArray[Any]:
 
 
 def square_distance(theta: NDArray[Any], x: NDArray[Any]) -> float:
-    """|x − θ|², in the precision of θ and at least float32: infinite or NaN if that does not hold all of x."""
+    """|x − θ|², in the precision of θ and at least float32; infinite or NaN if x exceeds its range."""
     kind = np.promote_types(theta.dtype, np.float32)
     flat, other, total = theta.reshape(-1), x.reshape(-1), 0.0
     with np.errstate(over="ignore", invalid="ignore"):
@@ -98,7 +97,7 @@ def square_distance(theta: NDArray[Any], x: NDArray[Any]) -> float:
 
 
 def unpacked(record: ArrayRecord) -> dict[str, Tensor]:
-    """Tensors with memory of their own."""
+    """Tensors that own their memory."""
     return {name: torch.from_numpy(array.numpy()) for name, array in record.items()}
 
 
@@ -108,14 +107,14 @@ def packed(tensors: Mapping[str, Tensor]) -> ArrayRecord:
 
 
 def median(arrays: Sequence[NDArray[Any]]) -> NDArray[Any]:
-    """The lower median of every entry, with memory of its own. Complex numbers are ordered by their real parts."""
+    """The lower median of every entry, in new memory. Complex numbers are ordered by their real parts."""
     stacked = np.stack(arrays)
     stacked.sort(axis=0)
     return np.array(stacked[(len(arrays) - 1) // 2])
 
 
 def combined(theta: NDArray[Any], rest: float, parts: Sequence[tuple[float, NDArray[Any]]]) -> NDArray[Any]:
-    """Σ c_k x_k + rest·θ, in the dtype of θ and at least float32 on the way."""
+    """Σ c_k x_k + rest·θ in the dtype of θ, accumulated in at least float32."""
     kind = np.promote_types(theta.dtype, np.float32)
     total = np.empty(theta.size, kind)
     flat = [(c, x.reshape(-1)) for c, x in [(rest, theta), *parts]]
@@ -130,7 +129,7 @@ def combined(theta: NDArray[Any], rest: float, parts: Sequence[tuple[float, NDAr
 
 
 def gramian(theta: Arrays, parts: Sequence[Part], m: int, step_size: float) -> Tensor:
-    """J Jᵀ (m, m) of the pseudo-gradients (θ − θ_i)/η, float64; 0 for objectives that have no part."""
+    """J Jᵀ (m, m) of the pseudo-gradients (θ − θ_i)/η, float64; 0 for objectives without a client."""
     total = np.zeros((m, m))
     for name, whole in theta.items():
         flat, others = whole.reshape(-1), [(part, part.arrays[name].reshape(-1)) for part in parts]
@@ -141,7 +140,7 @@ def gramian(theta: Arrays, parts: Sequence[Part], m: int, step_size: float) -> T
 
 
 def jacobian(theta: Arrays, parts: Sequence[Part], m: int, step_size: float) -> Tensor:
-    """J (m, d) of the pseudo-gradients (θ − θ_i)/η, in the dtype of θ; 0 for objectives that have no part."""
+    """J (m, d) of the pseudo-gradients (θ − θ_i)/η, in the dtype of θ; 0 for objectives without a client."""
     kind = np.result_type(np.float32, *theta.values())
     whole = np.empty((m, sum(x.size for x in theta.values())), kind)
     start = 0

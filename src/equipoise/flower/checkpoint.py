@@ -1,8 +1,8 @@
-"""Checkpoints of a server: a folder of numpy files and a list of those that count. No pickle.
+"""Checkpoints of a server: a folder of numpy files and an index of the current ones. No pickle.
 
-Every file is written under a name of its own, the list last, with the SHA-256 of every file and of itself: whenever the
-process dies, the list speaks of files that are whole and belong together. After that, files of this run that the list
-no longer names are removed; other files are left alone.
+New files get new names, and the index is replaced last, with the SHA-256 of every file and of itself: if the process
+dies, the index still names a complete, consistent set of files. Then files of this run that the index no longer names
+are removed; other files are left alone.
 """
 
 import contextlib
@@ -29,18 +29,18 @@ __all__ = ["Checkpoint", "Kept"]
 
 _LIST, _LOCK = "checkpoint.json", "checkpoint.lock"
 _OURS = re.compile(r"(?:model|state|slot-[0-9]+)-[0-9]+-([0-9a-f]{8})\.npz")
-"""The name of a file: what it holds, the round, and the run that wrote it."""
+"""The name of a file: its content, the round, and the run that wrote it."""
 
 
 class _File(NamedTuple):
-    """What the list says of a file."""
+    """The entry of a file in the index."""
 
     name: str
     sha256: str
 
 
 class Kept(NamedTuple):
-    """What a checkpoint holds: tensors by name."""
+    """The content of a checkpoint: tensors by name."""
 
     round: int
     """Rounds done."""
@@ -55,7 +55,7 @@ class Checkpoint:
     """The checkpoint in a folder.
 
     Args:
-        folder: Made if it is not there.
+        folder: Created if missing.
     """
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:
@@ -66,18 +66,18 @@ class Checkpoint:
 
     @property
     def empty(self) -> bool:
-        """Whether it was neither read nor written."""
+        """Whether it has been neither read nor written."""
         return not self._files
 
     def open(self, *, resume: bool) -> None:
-        """Lock the folder, until `close` or the end of the process.
+        """Lock the folder until `close` or the end of the process.
 
         Args:
-            resume: Whether the checkpoint in it is to be gone on with.
+            resume: Whether to resume from the checkpoint in it.
 
         Raises:
             StoreError: Another run has the folder open.
-            ValueError: It has no checkpoint to resume, or one that would be overwritten.
+            ValueError: It has no checkpoint to resume from, or one that would be overwritten.
         """
         self.close()
         if resume:
@@ -97,7 +97,7 @@ class Checkpoint:
         self._files = {}
 
     def close(self) -> None:
-        """Let other runs have the folder."""
+        """Unlock the folder for other runs."""
         if self._release is not None:
             self._release()
             self._release = None
@@ -106,11 +106,11 @@ class Checkpoint:
         """Read it.
 
         Args:
-            settings: Those of the run that is to go on.
+            settings: Those of the run to resume.
 
         Raises:
             StateMismatchError: It belongs to another configuration; the message says what differs.
-            DamagedFileError: A file is not what was written; the message names it.
+            DamagedFileError: A file was altered or truncated; the message names it.
         """
         found = read_json(self._list)
         if found.keys() != {"round", "run", "settings", "files"}:
@@ -127,12 +127,12 @@ class Checkpoint:
         return Kept(found["round"], held["model"], held["state"], slots)
 
     def keep(self, kept: Kept, settings: Mapping[str, str], in_use: set[int]) -> None:
-        """Write it: the model, the state, and of the slots those given; the files of the others stay.
+        """Write the model, the state and the given slots; files of other slots stay.
 
         Args:
-            kept: What to write; nothing but the round if the model is empty.
-            settings: What decides the run's course.
-            in_use: The slots that count; files of others are removed.
+            kept: What to write; only the round if the model is empty.
+            settings: Everything that determines the run.
+            in_use: The slots in use; files of others are removed.
         """
         files = {n: f for n, f in self._files.items() if not n.startswith("slot-") or int(n[5:]) in in_use}
         if kept.model:
@@ -149,12 +149,12 @@ class Checkpoint:
         return self.folder / _LIST
 
     def _remove_stale(self) -> None:
-        """Remove what this run wrote and the list does not name."""
+        """Remove files of this run that the index does not name."""
         named = {file.name for file in self._files.values()}
         for path in self.folder.iterdir():
             ours = _OURS.fullmatch(path.name)
             if ours is not None and ours[1] == self._run and path.name not in named:
-                with contextlib.suppress(OSError):  # what cannot be removed is only in the way
+                with contextlib.suppress(OSError):  # a file that cannot be removed only takes space
                     path.unlink()
 
     def _write(self, name: str, tensors: Mapping[str, Tensor]) -> _File:

@@ -1,4 +1,4 @@
-"""What a client does with a message of the strategy, and what it answers."""
+"""The client side: functions that handle the strategy's messages and reply."""
 
 from collections.abc import Callable, Iterator
 from typing import Literal, NamedTuple
@@ -9,7 +9,7 @@ from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
 from torch import Tensor, nn
 
 from equipoise.errors import require
-from equipoise.federated.local import LocalWork, Transform
+from equipoise.federated.local_work import LocalWork, Transform
 from equipoise.flower.replies import ACCURACY, CLIENT, EXAMPLES, LOSS
 
 __all__ = ["Criterion", "Samples", "evaluate_function", "reply", "train_function"]
@@ -22,7 +22,7 @@ _AT_ONCE = 1024
 
 
 class Samples(NamedTuple):
-    """What a client holds."""
+    """The data of a client."""
 
     inputs: Tensor
     """(n, ...), ready for the model."""
@@ -33,7 +33,7 @@ class Samples(NamedTuple):
 class _Measured(NamedTuple):
     loss: float
     correct: int | None
-    """Samples classified rightly; None where labels are no classes."""
+    """Correctly classified samples; None if labels are not classes."""
 
 
 def reply(
@@ -45,20 +45,20 @@ def reply(
     examples: int,
     accuracy: float | None = None,
 ) -> Message:
-    """An answer as the strategy expects it, for a train function of one's own.
+    """A reply in the form that the strategy expects, for your own train function.
 
     Args:
-        message: What is answered.
-        context: The client's: its `partition-id` says who answers.
+        message: The message to reply to.
+        context: The client's context; its `partition-id` identifies the client.
         model: The trained model; None in an evaluation.
-        loss: The loss that decides the objective's weight.
-        examples: Samples.
-        accuracy: The share of them classified rightly, if that means something.
+        loss: The loss that determines the objective's weight.
+        examples: The number of samples.
+        accuracy: The fraction of correctly classified samples, if it applies.
 
     Examples:
         >>> from flwr.app import ArrayRecord
         >>> from equipoise.flower import LocalGrid, PreferenceStrategy, reply
-        >>> def client(message, context):  # a train function of one's own
+        >>> def client(message, context):  # your own train function
         ...     k = context.node_config["partition-id"]
         ...     return reply(message, context, torch.nn.Linear(1, 1), loss=1.0 + k, examples=10)
         >>> strategy = PreferenceStrategy(eq.OMD(), objectives=2, fraction_evaluate=0.0)
@@ -89,18 +89,18 @@ def train_function(
     transform: Transform | None = None,
     criterion: Criterion = nn.functional.cross_entropy,
 ) -> Handler:
-    """A train function: plain SGD from the model received, and the loss that the strategy asks for.
+    """A train function: plain SGD from the received model, and the loss that the strategy needs.
 
-    Batches are drawn from the strategy's seed, the round and the partition id, so that a run that was resumed goes on
-    as if it had not been interrupted.
+    Batches depend on the strategy's seed, the round and the partition id, so a resumed run is the same as an
+    uninterrupted one.
 
     Args:
-        model: Makes a module; what it holds at first does not matter.
+        model: A function that returns a module; its initial values do not matter.
         samples: The training samples of the client with this context.
         work: Epochs, batch and step size.
-        loss: "received": of the model received, on all samples, by which a server can compare models; "trajectory": the
+        loss: "received": of the received model on all samples, by which a server can compare models; "trajectory": the
             mean of all batch losses of the round, each taken before its step.
-        transform: What is differentiated instead of the batch loss, such as `PropFair`.
+        transform: Applied to the batch loss before differentiating it, such as `PropFair`.
         criterion: The batch loss.
 
     Returns:
@@ -154,11 +154,11 @@ def evaluate_function(
     *,
     criterion: Criterion = nn.functional.cross_entropy,
 ) -> Handler:
-    """An evaluate function: loss and accuracy of the model received.
+    """An evaluate function: loss and accuracy of the received model.
 
     Args:
-        model: Makes a module.
-        samples: The samples to evaluate on of the client with this context.
+        model: A function that returns a module.
+        samples: The evaluation samples of the client with this context.
         criterion: The mean loss.
 
     Returns:
@@ -193,7 +193,7 @@ def _told(message: Message, context: Context, module: nn.Module | None, found: _
 
 
 def _loaded(model: Callable[[], nn.Module], message: Message) -> nn.Module:
-    """A module with the arrays received, in their dtype."""
+    """A module with the received arrays, in their dtype."""
     arrays = next(iter(message.content.array_records.values())).to_torch_state_dict()
     with torch.random.fork_rng(devices=[]):
         module = model()

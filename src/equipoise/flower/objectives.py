@@ -1,4 +1,4 @@
-"""Which clients an objective stands for, and how probable it is that it is heard."""
+"""The clients of every objective, and the probability that at least one of them replies."""
 
 import math
 from collections.abc import Collection, Sequence
@@ -37,7 +37,7 @@ class Groups:
         require(len(self._objective) == total, "objectives must not share a client", lambda: f"{total} entries")
 
     def objective(self, client: int) -> int | None:
-        """The objective that a client belongs to; None if it is not known."""
+        """The objective of a client; None if the client is unknown."""
         if self._objective is not None:
             return self._objective.get(client)
         return client if 0 <= client < self.count else None
@@ -52,10 +52,10 @@ class Groups:
 
 
 def inclusion(sizes: Tensor, drawn: int, nodes: int, dropout: float) -> Tensor:
-    """The probability that at least one client of a group is drawn and answers.
+    """The probability that at least one client of a group is drawn and replies.
 
-    k of n nodes are drawn without replacement, and each of them fails to answer with probability d. Of a group of
-    p clients J are drawn, which is hypergeometric, so that π = 1 − E[dᴶ]; for p = 1, π = (1 − d) k/n.
+    k of n nodes are drawn without replacement, and each fails to reply with probability d. The number J of drawn
+    clients in a group of p is hypergeometric, so π = 1 − E[dᴶ]; for p = 1, π = (1 − d) k/n.
 
     Args:
         sizes: p of every group, (m,).

@@ -1,4 +1,4 @@
-"""What clients answer: read, checked, in the order of the objectives."""
+"""The clients' replies: read, checked, and in the order of the objectives."""
 
 import math
 from collections.abc import Callable, Iterable, Mapping
@@ -14,17 +14,17 @@ from equipoise.flower.objectives import Groups
 __all__ = ["ACCURACY", "CLIENT", "EXAMPLES", "LOSS", "Heard", "Rejected", "hear"]
 
 CLIENT, LOSS, EXAMPLES, ACCURACY = "partition-id", "loss", "num-examples", "accuracy"
-"""The names of what a client reports; the accuracy may be left out."""
+"""The names of the reported metrics; accuracy is optional."""
 
 LARGEST_LOSS = float(np.finfo(np.float32).max)
-"""Sums and products of such losses are finite in float64."""
+"""The largest loss: sums and products of such losses are finite in float64."""
 MOST_EXAMPLES = 2**53
-"""Up to here float64 counts exactly."""
+"""The largest count that float64 represents exactly."""
 _LONGEST_REASON = 500
 
 
 class Heard(NamedTuple):
-    """A client's answer."""
+    """A client's reply."""
 
     node: int
     client: int
@@ -33,15 +33,15 @@ class Heard(NamedTuple):
     examples: float
     accuracy: float | None
     arrays: Arrays
-    """Its model, in the bytes that came; none in an evaluation."""
+    """Its model, as views of the received bytes; empty in an evaluation."""
     distances: dict[str, float]
     """|θ_i − θ|² of every floating-point array."""
     content: RecordDict
-    """All that came."""
+    """The whole message."""
 
 
 class Rejected(NamedTuple):
-    """An answer that does not count.
+    """A reply that was rejected.
 
     Examples:
         >>> from flwr.app import ArrayRecord
@@ -60,7 +60,7 @@ class Rejected(NamedTuple):
     node: int
     """The id of the node that sent it."""
     reason: str
-    """What was wrong with it."""
+    """Why it was rejected."""
 
 
 class _BadReplyError(Exception):
@@ -75,13 +75,13 @@ def hear(
     Args:
         replies: In any order.
         groups: The known objectives.
-        like: Arrays of the names, shapes and kinds that a model must have; None if no model is expected.
-        round_: t, for the record.
-        owners: The node of every client that is known.
+        like: Arrays with the names, shapes and kinds that a model must have; None if no model is expected.
+        round_: t, for the rejected replies.
+        owners: The node of every known client.
 
     Returns:
-        What counts, ordered by client, and what does not. Of several answers for one client none counts: the server
-        cannot know who lies.
+        The accepted replies, ordered by client, and the rejected ones. If several replies claim to be one client, all
+        are rejected: the server cannot know who lies.
     """
     heard, rejected = [], []
     clients = {node: client for client, node in owners.items()}
@@ -182,12 +182,12 @@ def _arrays(record: ArrayRecord, like: Arrays) -> tuple[dict[str, NDArray[Any]],
 
 
 def _names(mapping: Mapping[str, object]) -> list[str]:
-    """Some of the names; a client can send a million."""
+    """The first few names; a client could send a million."""
     return sorted(mapping)[:20]
 
 
 def _printable(text: str) -> str:
-    """A text for the log: one line, not too long, whatever a client wrote."""
+    """A text that is safe to log: one short line, whatever a client wrote."""
     return "".join(c if c.isprintable() else "?" for c in text[:_LONGEST_REASON])
 
 

@@ -1,4 +1,4 @@
-"""The server between rounds and in one: the model, the weights, the record of the trajectory."""
+"""The server of a Flower run: the model, the weights and the archive, and one round."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Literal
@@ -12,7 +12,7 @@ from equipoise.conversion.protocol import archive_size, check_planned, records_b
 from equipoise.errors import require
 from equipoise.flower import arrays as sums
 from equipoise.flower.checkpoint import Checkpoint, Kept
-from equipoise.flower.limits import limit_weights
+from equipoise.flower.client_limits import limit_weights
 from equipoise.train.checkpoint import check_tensors, describe
 from equipoise.train.slots import InMemory
 from equipoise.weighting import Weighting
@@ -23,7 +23,7 @@ __all__ = ["Server", "ServerOptimizer"]
 ServerOptimizer = Callable[[list[Tensor]], torch.optim.Optimizer]
 
 PATIENCE = 10.0
-"""How often an objective must have been asked in vain before the answer leaves it out."""
+"""How often an objective must have been asked without a reply before the answer leaves it out."""
 _STATISTICS = ("running_mean", "running_var", "num_batches_tracked")
 
 
@@ -32,14 +32,14 @@ class Server:
 
     Args:
         theta: The model: everything that clients receive.
-        weighting: Of the objectives.
+        weighting: The weighting.
         preference: w, (m,).
-        conversion: Of the trajectory.
-        optimizer: Makes the server's optimizer, if it has one.
+        conversion: The conversion.
+        optimizer: A function that returns the server's optimizer, if it has one.
         step_size: η of the clients' work.
         average: Whether `Average` takes the models before the server's step or after it.
         max_weight: The largest share of the coefficients that one client can have.
-        statistics: Arrays that are averaged and not weighed; None for those of BatchNorm.
+        statistics: Arrays that are averaged without weights; None for those of BatchNorm.
     """
 
     def __init__(
@@ -62,21 +62,20 @@ class Server:
         self.weighting, self.preference, self.conversion = weighting, preference, conversion
         self.step_size, self.average, self.statistics = step_size, average, statistics
         self.max_weight, self.limited = max_weight, 0
-        """`limited`: objectives of the last round that got less weight than the weighting gave them."""
+        """`limited`: objectives of the last round whose weight was reduced by `max_weight`."""
         learned, blank = self.learned, torch.zeros_like(preference)
         require(len(learned) > 0, "arrays must hold floating-point numbers that are learned", sorted(theta))
         self.optimizer = None if optimizer is None else optimizer([x.clone() for x in learned.values()])
-        self.dual: Any = weighting.init(blank, **self._statistics(()))
-        """The weighting's state."""
+        self.weighting_state: Any = weighting.init(blank, **self._statistics(()))
         self.record: Any = conversion.init(learned, blank)
         """The conversion's state."""
         self.due = torch.zeros_like(preference, dtype=torch.float64)
-        """How often each objective should have been heard, (m,); −∞ once it was."""
+        """The expected number of replies for each objective so far, (m,); −∞ after the first reply."""
         self._changed = {0}  # slots of the archive that the checkpoint does not have
 
     @property
     def learned(self) -> dict[str, Tensor]:
-        """The part of the model that is weighed and converted: floating-point numbers, no running statistics."""
+        """The part of the model that is weighted and converted: floating-point numbers, no running statistics."""
 
         def fixed(name: str) -> bool:
             return name.endswith(_STATISTICS) if self.statistics is None else name in self.statistics
@@ -85,8 +84,8 @@ class Server:
 
     @property
     def weights(self) -> Tensor | None:
-        """λ, (m,), for weightings that have one, or wrap one that has."""
-        return duals(self.weighting, self.dual)
+        """λ, (m,), if the weighting or the one it wraps has it."""
+        return duals(self.weighting, self.weighting_state)
 
     @property
     def archive_size(self) -> int | None:
@@ -95,7 +94,7 @@ class Server:
         return None if size is None else int(size)
 
     def solution(self) -> dict[str, Tensor]:
-        """The converted model, with the newest of what is not weighed."""
+        """The converted model, with the newest values of all other arrays."""
         found = self.conversion.output(self.record, self.preference)
         return {name: found[name].to(x.dtype) if name in found else x for name, x in self.theta.items()}
 
@@ -104,36 +103,36 @@ class Server:
         """One round.
 
         Args:
-            losses: f(θ) of every objective, (m,); anything where it is absent.
-            mask: Who was heard, (m,); None for everyone.
-            pi: How probable that was, (m,); None for certain.
-            parts: What the clients sent.
+            losses: f(θ) of every objective, (m,); values of absent ones are ignored.
+            mask: Which objectives replied, (m,); None for all.
+            pi: The probability of that, (m,); None for 1.
+            parts: The clients' contributions.
 
         Returns:
             The coefficients c of the objectives' models, (m,).
         """
         extra = self._statistics(parts) if pi is None else {**self._statistics(parts), "inclusion": pi}
-        c, dual = self.weighting.update(losses, self.dual, self.preference, mask=mask, **extra)
-        c = c * len(c) if self.weighting.dual else c
+        c, new_state = self.weighting.update(losses, self.weighting_state, self.preference, mask=mask, **extra)
+        c = c * len(c) if self.weighting.uses_duals else c
         wanted, c = c, limit_weights(c, self.preference, parts, self.max_weight)
         self.limited = int((wanted.abs() > c.abs() * (1 + 1e-6)).sum())
         shown = self._with_stand_ins(losses, mask, pi)
         self._enter(*shown, before=True)
-        self.theta = self._step(c, parts, self.weighting.rows(dual))
-        self.dual = dual
+        self.theta = self._step(c, parts, self.weighting.rows(new_state))
+        self.weighting_state = new_state
         self._enter(*shown, before=False)
         return c
 
     @property
     def missing(self) -> Tensor:
-        """Objectives that the answer leaves out, as they were never heard, (m,)."""
+        """Objectives that the answer leaves out because they never replied, (m,)."""
         return self.due >= PATIENCE
 
     def _with_stand_ins(self, losses: Tensor, mask: Tensor | None, pi: Tensor | None) -> tuple[Tensor, Tensor | None]:
         """Losses and mask for the conversion, which records nothing before it has seen every objective.
 
-        A client that never sends a reply that counts must not keep the answer at the first model. After some rounds
-        its objective gets a loss that is never the worst.
+        A client that never sends a valid reply must not keep the answer at the first model. After some rounds its
+        objective gets a loss that is never the worst.
         """
         if mask is None:
             self.due.fill_(-torch.inf)
@@ -144,7 +143,7 @@ class Server:
         return torch.where(self.missing, losses[mask].min().clamp_max(0.0), losses), mask | self.missing
 
     def _statistics(self, parts: Sequence[sums.Part]) -> dict[str, Tensor]:
-        """What the weighting needs of the pseudo-gradients (θ − θ_i)/η."""
+        """The statistics of the pseudo-gradients (θ − θ_i)/η that the weighting needs."""
         makers = {"gramian": sums.gramian, "jacobian": sums.jacobian}
         views = {name: x.numpy() for name, x in self.learned.items()}
         m = len(self.preference)
@@ -170,7 +169,7 @@ class Server:
         return {name: new[name] for name in self.theta}
 
     def _enter(self, losses: Tensor, mask: Tensor | None, *, before: bool) -> None:
-        """The conversion at its moment, see `Conversion.records`."""
+        """Record in the conversion if it is due now, see `Conversion.records`."""
         how = self.conversion
         if records_before(how, self.average) != before:
             return
@@ -185,7 +184,7 @@ class Server:
 
     # --------------------------------------------------------------------------- checkpoints
     def settings(self) -> dict[str, str]:
-        """What decides the course of the run, for telling checkpoints apart."""
+        """Everything that determines the run, to check that a checkpoint belongs to it."""
         return {
             **describe(weighting=self.weighting, conversion=self.conversion, preference=self.preference),
             "server_optimizer": repr(self.optimizer),
@@ -196,11 +195,11 @@ class Server:
         }
 
     def keep(self, checkpoint: Checkpoint, settings: Mapping[str, str], *, moved: bool) -> None:
-        """Write a checkpoint; if nothing moved in this round, of the round's number alone."""
+        """Write a checkpoint; if nothing moved in this round, only the round's number."""
         used = set(torch.nonzero(self.conversion.used(self.record)).squeeze(-1).tolist()) or {0}
         slots = {j: {n: x[j] for n, x in self.record.slots.items()} for j in sorted(self._changed & used)}
         record = with_slots(self.record, {})
-        tensors = {f"weighting.{n}": x for n, x in state.flatten(self.dual).items()}
+        tensors = {f"weighting.{n}": x for n, x in state.flatten(self.weighting_state).items()}
         tensors |= {f"record.{n}": x for n, x in state.flatten(record).items()}
         tensors["due"] = self.due
         if self.optimizer is not None:
@@ -211,7 +210,7 @@ class Server:
         self._changed.clear()
 
     def restore(self, checkpoint: Checkpoint, settings: Mapping[str, str]) -> None:
-        """Go on from a checkpoint of the same settings."""
+        """Resume from a checkpoint with the same settings."""
         kept = checkpoint.load(settings)
 
         def part(prefix: str) -> dict[str, Tensor]:
@@ -219,7 +218,7 @@ class Server:
 
         check_tensors(kept.model, self.theta)
         self.round, self.theta = kept.round, {name: kept.model[name] for name in self.theta}
-        self.dual, self.due = state.unflatten(part("weighting."), self.dual), kept.state["due"]
+        self.weighting_state, self.due = state.unflatten(part("weighting."), self.weighting_state), kept.state["due"]
         numbers = state.unflatten(part("record."), with_slots(self.record, {}))
         slots = store.resize(self.record.slots, 0, self.conversion.used(numbers).shape[-1])
         for j, models in kept.slots.items():
@@ -244,7 +243,7 @@ def _moved(learned: Mapping[str, Tensor], move: Tensor) -> dict[str, Tensor]:
 def _optimized(
     optimizer: torch.optim.Optimizer, learned: Mapping[str, Tensor], new: Mapping[str, Tensor]
 ) -> dict[str, Tensor]:
-    """Where the optimizer goes from θ if θ − θ_new is the gradient."""
+    """θ after a step of the optimizer with θ − θ_new as the gradient."""
     held = [p for group in optimizer.param_groups for p in group["params"]]
     for p, (name, x) in zip(held, learned.items(), strict=True):
         p.data.copy_(x)

@@ -1,4 +1,4 @@
-"""A Flower strategy: clients, or groups of clients, as objectives, weighed by any method of the library."""
+"""A Flower strategy: clients, or groups of clients, as objectives, weighted by any method of the library."""
 
 import contextlib
 import hashlib
@@ -21,7 +21,7 @@ from equipoise.conversion import Adaptive, Conversion
 from equipoise.errors import require
 from equipoise.flower import arrays as sums
 from equipoise.flower.checkpoint import Checkpoint
-from equipoise.flower.limits import LossCap, limit_moves, weight_shares
+from equipoise.flower.client_limits import LossCap, limit_moves, weight_shares
 from equipoise.flower.objectives import Groups, Objectives, inclusion
 from equipoise.flower.replies import Heard, Rejected, hear
 from equipoise.flower.server import Server, ServerOptimizer
@@ -46,13 +46,13 @@ class _Sample(NamedTuple):
 
 
 class _Round(NamedTuple):
-    """What the objectives have to say."""
+    """The losses of the objectives in a round."""
 
     parts: list[sums.Part]
     losses: Tensor
     """(m,)."""
     present: Tensor
-    """Who was heard, (m,)."""
+    """Which objectives replied, (m,)."""
     capped: int
     """Losses that were capped."""
     shortened: int
@@ -62,38 +62,38 @@ class _Round(NamedTuple):
 class PreferenceStrategy(FedAvg):
     r"""Federated learning with a preference over objectives.
 
-    In round t the clients receive θ and send back θ_i and their losses f_i; the weighting turns these into coefficients
+    In round t the clients receive θ and send back θ_i and their losses f_i. The weighting turns these into coefficients
     c, and the server moves to θ + Σ c_i (θ_i − θ). The conversion records the trajectory; `solution()` is its answer.
-    A reply reports, in one MetricRecord, `partition-id`, `loss`, `num-examples` and possibly `accuracy`, and has the
-    model in one ArrayRecord, as those of `train_function` do.
+    A reply has one MetricRecord with `partition-id`, `loss`, `num-examples` and optionally `accuracy`, and one
+    ArrayRecord with the model, as those of `train_function` do.
 
     Args:
-        weighting: Any weighting of the library; if not given, that of the library's default method.
-        preference: w, one entry per objective, summing to one; uniform if not given.
-        conversion: What the answer is. If not given, that of the default method, or `Adaptive(capacity=8)` beside a
-            weighting that is given.
-        objectives: Their number, if each is the client of that partition id, or the partition ids of each: its loss
-            and model are then the means of its clients', weighted by their numbers of samples.
-        server_optimizer: Makes the optimizer of a list of tensors that takes −Σ c_i (θ_i − θ) for a gradient; without
-            one θ moves by Σ c_i (θ_i − θ).
-        step_size: η of the clients' work: (θ − θ_i)/η are the pseudo-gradients for weightings that need some.
+        weighting: Any weighting of the library; by default that of the default method.
+        preference: w, one entry per objective, summing to one; uniform by default.
+        conversion: The conversion that gives the answer. By default that of the default method, or
+            `Adaptive(capacity=8)` if you give a weighting.
+        objectives: Their number, if objective i is the client with partition id i; or the partition ids of each. The
+            loss and model of an objective are then the means of its clients', weighted by their numbers of samples.
+        server_optimizer: A function from a list of tensors to an optimizer, which gets −Σ c_i (θ_i − θ) as its
+            gradient; without one θ moves by Σ c_i (θ_i − θ).
+        step_size: η of the clients' work: (θ − θ_i)/η are the pseudo-gradients for weightings that need them.
         average: Whether `Average` takes the models before the server's step or after it.
-        seed: Of the draw of clients; sent to the clients, for theirs.
-        dropout: The probability that a client that was asked does not answer, as far as it is known: gains and
-            coefficients are divided by the probability of being heard.
-        cap: How large a reported loss can be to be believed; None for no limit.
-        max_weight: The largest share of the coefficients that one client can have, in (0, 1]. What it has beyond that
-            goes to the others. 1: no limit, as in the paper.
-        max_move: How many times as long as the median a client's move θ_i − θ can be; a longer one counts as one of
-            the median's length. `inf`: no limit.
-        statistics: Arrays that are averaged over the clients, not weighed, and not part of the answer's average;
-            those of BatchNorm if not given.
-        evaluate_solution: Whether evaluation, on clients and on the server, is of the solution, not of θ.
-        checkpoint: A folder for the server's state, written after every round. One that has the state of another run
+        seed: The seed of the client sampling; also sent to the clients.
+        dropout: The probability that a sampled client does not reply, if you know it: gains and coefficients are
+            divided by the probability of a reply.
+        cap: The limit on reported losses; None for no limit.
+        max_weight: The largest share of the coefficients that one client can have, in (0, 1]. The excess goes to the
+            others. 1: no limit, as in the paper.
+        max_move: The longest move θ_i − θ of a client, as a multiple of the median length; a longer one is shortened to
+            the median. `inf`: no limit.
+        statistics: Arrays that are averaged over the clients without weights and are not part of the conversion; by
+            default those of BatchNorm.
+        evaluate_solution: Whether to evaluate the solution instead of θ, on clients and on the server.
+        checkpoint: A folder for the server's state, written after every round. A folder with the state of another run
             is refused.
-        resume: A folder with such a state: `start` goes on after its round, and on writing to it.
-        **fedavg: Arguments of Flower's `FedAvg`, such as `fraction_train` and `min_available_nodes`. What
-            `train_metrics_aggr_fn` and `evaluate_metrics_aggr_fn` give is added to the metrics.
+        resume: A folder with such a state: `start` resumes after its round and keeps writing to it.
+        **fedavg: Arguments of Flower's `FedAvg`, such as `fraction_train` and `min_available_nodes`. The results of
+            `train_metrics_aggr_fn` and `evaluate_metrics_aggr_fn` are added to the metrics.
 
     Examples:
         >>> from flwr.app import ArrayRecord
@@ -150,14 +150,14 @@ class PreferenceStrategy(FedAvg):
         self.checkpoint = None if place is None else Checkpoint(place)
         self.resume = resume is not None
         self.rejected: list[Rejected] = []
-        """Every reply that did not count."""
+        """Every rejected reply."""
         self.checkpoint_seconds = 0.0
-        """Time spent on writing checkpoints."""
+        """Time spent writing checkpoints."""
         self._server: Server | None = None
         self._sent: ArrayRecord | None = None
         self._sample: _Sample | None = None
         self._said: set[tuple[str, int]] = set()
-        self._owners: dict[int, int] = {}  # the node of every client that was heard
+        self._owners: dict[int, int] = {}  # the node of every client that has replied
         self._described: dict[str, str] | None = None
         self._before = 0  # rounds done when `start` was called: Flower counts from one
 
@@ -172,7 +172,7 @@ class PreferenceStrategy(FedAvg):
         evaluate_config: ConfigRecord | None = None,
         evaluate_fn: EvaluateFn | None = None,
     ) -> Result:
-        """Flower's loop over rounds; when resumed, over those of the `num_rounds` that are still to be done."""
+        """Flower's loop over rounds; when resumed, over the rest of the `num_rounds`."""
         with contextlib.ExitStack() as ends:
             if self.checkpoint is not None:
                 ends.callback(self.checkpoint.close)
@@ -204,7 +204,7 @@ class PreferenceStrategy(FedAvg):
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """Ask a random share of the nodes; the draw depends on the seed, the round and the nodes' ids alone."""
+        """Sample a fraction of the nodes; the draw depends only on the seed, the round and the node ids."""
         if self._server is None:
             require(not self.resume, "a run must be resumed by start()", "configure_train() before it")
             self._begin(arrays)
@@ -214,7 +214,7 @@ class PreferenceStrategy(FedAvg):
         if self.fraction_train == 0.0:
             return []
         t, nodes = self._before + server_round, self._nodes(grid)
-        connected = set(nodes)  # a client that comes back as another node is not an impostor
+        connected = set(nodes)  # a client may reconnect as another node
         self._owners = {client: node for client, node in self._owners.items() if node in connected}
         asked = min(max(1, round(self.fraction_train * len(nodes)), self.min_train_nodes), len(nodes))
         order = np.random.default_rng((self.seed, t, 1)).permutation(len(nodes))
@@ -228,7 +228,7 @@ class PreferenceStrategy(FedAvg):
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        """One round of the server: weigh the objectives, record the model, move it."""
+        """One round of the server: weight the objectives, record the model, move it."""
         server, t = self._held(), self._before + server_round
         heard = self._hear(t, replies, {name: x.numpy() for name, x in server.theta.items()})
         server.round = t
@@ -251,7 +251,7 @@ class PreferenceStrategy(FedAvg):
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """As Flower does, of the solution if that is wanted."""
+        """As in Flower, with the solution if `evaluate_solution` is set."""
         evaluated = self.solution() if self.evaluate_solution and self.fraction_evaluate > 0 else arrays
         return super().configure_evaluate(self._before + server_round, evaluated, config, grid)
 
@@ -271,7 +271,7 @@ class PreferenceStrategy(FedAvg):
 
     # --------------------------------------------------------------------------- the answer
     def solution(self) -> ArrayRecord:
-        """The converted model, with the newest of what is not weighed."""
+        """The converted model, with the newest values of all other arrays."""
         return sums.packed(self._held().solution())
 
     @property
@@ -309,7 +309,7 @@ class PreferenceStrategy(FedAvg):
         return self._server
 
     def _nodes(self, grid: Grid) -> list[int]:
-        """All nodes, once there are as many as there must be."""
+        """All nodes, once enough are connected."""
         least = max(self.min_available_nodes, self.min_train_nodes)
         while len(nodes := sorted(grid.get_node_ids())) < least:
             LOG.info("waiting for nodes: %d connected, %d needed", len(nodes), least)
@@ -334,7 +334,7 @@ class PreferenceStrategy(FedAvg):
         return _Round(parts, losses, total > 0, 0, 0)
 
     def _limited(self, t: int, heard: Sequence[Heard], said: _Round) -> _Round:
-        """The losses that count, and the part of every client's move that does."""
+        """The losses after the cap, and the factor of every client's move."""
         losses, capped = said.losses, 0
         if self.cap is not None:
             present, w = said.present, self.preference[said.present]
@@ -357,7 +357,7 @@ class PreferenceStrategy(FedAvg):
         return said._replace(parts=parts, losses=losses, capped=capped, shortened=int((paces < 1).sum()))
 
     def _paces(self, heard: Sequence[Heard]) -> Tensor:
-        """How much of every client's move counts, (n,): of what is learned and of the statistics, the shorter part."""
+        """The factor of every client's move, (n,): the smaller of that for learned arrays and for statistics."""
         learned = self._held().learned.keys()
         kinds = (learned, heard[0].distances.keys() - learned)
         lengths = (_numbers(sum(one.distances[name] for name in kind) for one in heard).sqrt() for kind in kinds)
@@ -368,20 +368,20 @@ class PreferenceStrategy(FedAvg):
         return torch.zeros(self.groups.count, dtype=torch.float64).index_add_(0, which, values)
 
     def _inclusion(self) -> Tensor | None:
-        """π of every objective, (m,); None if everyone was asked and answers for sure."""
+        """π of every objective, (m,); None if every client was asked and surely replies."""
         if self._sample is None or (self._sample.drawn == self._sample.nodes and self.dropout == 0):
             return None
         return inclusion(self.groups.sizes, *self._sample, self.dropout)
 
-    # --------------------------------------------------------------------------- what is told
+    # --------------------------------------------------------------------------- messages and metrics
     def _say_once(self, what: tuple[str, int], text: str) -> None:
-        """Log it once in a run: a client that is at odds in every round would fill the log. The metrics count all."""
+        """Log a warning once per run, so that one bad client does not fill the log. The metrics count all."""
         if what not in self._said:
             self._said.add(what)
             LOG.warning("%s; this is said once", text)
 
     def _watch(self, t: int, said: _Round, before: Tensor | None, after: Tensor | None) -> None:
-        """Say so if one objective takes nearly all the weight in one round."""
+        """Warn if one objective takes nearly all the weight in one round."""
         if before is None or after is None or len(after) < 3:
             return
         worst = int(after.argmax())
@@ -390,7 +390,7 @@ class PreferenceStrategy(FedAvg):
             LOG.warning("round %d: objective %d takes %.1f %% of the weight: %s", t, worst, 100 * after[worst], rest)
 
     def _scores(self, heard: Sequence[Heard], said: _Round) -> dict[str, Any]:
-        """Of the objectives that were heard, with losses as they count."""
+        """Scores of the objectives that replied, with losses after the cap."""
         which, counts = _objectives_of(heard), _numbers(one.examples for one in heard)
         losses, samples = said.losses[said.present], self._sum(which, counts)[said.present]
         mean, worst = samples @ losses / samples.sum(), metrics.agnostic_loss(losses)
@@ -426,7 +426,7 @@ class PreferenceStrategy(FedAvg):
         return MetricRecord({**told, **self._own("train", heard)})
 
     def _own(self, kind: str, heard: Sequence[Heard]) -> dict[str, Any]:
-        """What the user's own function makes of the replies."""
+        """The metrics that the user's own function computes from the replies."""
         make = self._more[kind]
         return {} if make is None else dict(make([one.content for one in heard], self.weighted_by_key))
 
@@ -455,7 +455,7 @@ def _objectives_of(heard: Iterable[Heard]) -> Tensor:
 
 
 def _brief(text: str) -> str:
-    """A text, or its checksum if it is that of a million objectives."""
+    """A text, or its checksum if it is very long."""
     return text if len(text) <= 10_000 else f"sha256 {hashlib.sha256(text.encode()).hexdigest()}"
 
 

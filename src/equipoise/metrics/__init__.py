@@ -1,4 +1,4 @@
-"""What solutions are judged by: hypervolume, distance from the front, preference accuracy, fairness."""
+"""Metrics of solutions: hypervolume, distance from the front, preference accuracy, fairness."""
 
 from equipoise.metrics.fairness import accuracy_parity, agnostic_loss, average_accuracy, ratio_parity
 from equipoise.metrics.front import igd, igd_plus, non_dominated

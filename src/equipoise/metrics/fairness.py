@@ -9,10 +9,10 @@ __all__ = ["accuracy_parity", "agnostic_loss", "average_accuracy", "ratio_parity
 
 
 def average_accuracy(correct: Tensor, counts: Tensor) -> Tensor:
-    """Samples classified rightly over all samples, in percent: large clients count more (micro average).
+    """Correctly classified samples over all samples, in percent: large clients count more (micro average).
 
     Args:
-        correct: Per client, (*B, m).
+        correct: Correctly classified samples per client, (*B, m).
         counts: Samples per client, (*B, m).
 
     Returns:
@@ -29,7 +29,7 @@ def average_accuracy(correct: Tensor, counts: Tensor) -> Tensor:
 def agnostic_loss(losses: Tensor) -> Tensor:
     """The largest loss of a client, (*B, m) → (*B,): the loss on the worst mixture of the clients.
 
-    Of losses divided by each client's first one this is the agnostic ratio.
+    Applied to losses divided by each client's first loss, this is the agnostic ratio.
 
     Examples:
         >>> eq.metrics.agnostic_loss(torch.tensor([0.5, 2.0, 1.0])).item()
@@ -39,10 +39,10 @@ def agnostic_loss(losses: Tensor) -> Tensor:
 
 
 def accuracy_parity(correct: Tensor, counts: Tensor) -> Tensor:
-    """The standard deviation (of the population) over the clients of their accuracies, in percentage points.
+    """The population standard deviation of the clients' accuracies, in percentage points.
 
     Args:
-        correct: Per client, (*B, m).
+        correct: Correctly classified samples per client, (*B, m).
         counts: Samples per client, (*B, m).
 
     Returns:
@@ -57,7 +57,7 @@ def accuracy_parity(correct: Tensor, counts: Tensor) -> Tensor:
 
 
 def ratio_parity(losses: Tensor, first: Tensor) -> Tensor:
-    """The standard deviation over the clients of their losses divided by their first ones, (*B, m) → (*B,).
+    """The population standard deviation of the clients' losses divided by their first losses, (*B, m) → (*B,).
 
     Examples:
         >>> first, last = torch.tensor([2.0, 8.0]), torch.tensor([1.0, 2.0])

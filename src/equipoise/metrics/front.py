@@ -7,7 +7,7 @@ from equipoise.errors import require
 
 
 def non_dominated(points: Tensor) -> Tensor:
-    """Which points of each set no other point of it dominates, for minimisation.
+    """Which points of each set are non-dominated, for minimisation.
 
     q dominates p if q ≤ p in every coordinate and q < p in one; so equal points do not dominate
     each other and all stay. A point that is not finite is never kept and dominates nothing. Memory
@@ -57,9 +57,9 @@ def igd(points: Tensor, front: Tensor) -> Tensor:
 
 
 def igd_plus(points: Tensor, front: Tensor) -> Tensor:
-    """IGD+, which never prefers a dominated point: only what a point is worse by is its distance.
+    """IGD+, which never prefers a dominated point: only coordinates in which a point is worse count.
 
-    The distance of the point p from z on the front is ‖max(p - z, 0)‖. Otherwise as `igd`.
+    The distance of the point p from z on the front is ‖max(p - z, 0)‖. Otherwise like `igd`.
 
     Args:
         points: Sets of n ≥ 1 points (*B, n, m).

@@ -11,10 +11,10 @@ from equipoise.errors import require
 def hypervolume(points: Tensor, reference: Sequence[float] | Tensor) -> Tensor:
     """Hypervolume of sets of points, for minimisation.
 
-    A point that is not below the reference in every coordinate, or not finite, counts zero. Two
-    objectives are computed by a batched sweep, in the dtype of the points and differentiable. More
-    objectives go to moocore, on the CPU in float64, one set after another and without gradient; the
-    time grows quickly with m, and beyond eight objectives an approximation is the better choice.
+    A point that is not below the reference in every coordinate, or not finite, is ignored. For two
+    objectives a batched sweep computes it, in the dtype of the points and differentiably. For more,
+    moocore computes it on the CPU in float64, one set after another and without gradient. The time
+    grows quickly with m: beyond eight objectives, use an approximation.
 
     Args:
         points: Sets of n points (*B, n, m), m ≥ 2.
@@ -57,13 +57,11 @@ def _by_moocore(points: Tensor, r: Tensor) -> Tensor:
     try:
         import moocore  # noqa: PLC0415 - an extra, wanted only here
     except ImportError as error:
-        raise ImportError(
-            "the hypervolume of more than two objectives needs moocore: pip install 'equipoise[experiments]'"
-        ) from error
+        raise ImportError("the hypervolume of more than two objectives needs moocore: pip install moocore") from error
     batch, (n, m) = points.shape[:-2], points.shape[-2:]
     sets = points.detach().cpu().to(torch.float64).reshape(batch.numel(), n, m)
     references = r.detach().cpu().to(torch.float64).expand(*batch, 1, m).reshape(-1, m)
-    # A point on the reference stands for one that does not count.
+    # Ignored points are replaced by the reference.
     kept = [s[(s < z).all(-1)].numpy() for s, z in zip(sets, references, strict=True)]
     volumes = [
         float(moocore.hypervolume(s, ref=z.numpy())) if len(s) else 0.0 for s, z in zip(kept, references, strict=True)

@@ -1,8 +1,8 @@
-"""How well a solution has the trade-off that was asked for.
+"""How well a solution meets its preference.
 
 A preference w asks for the point of the front where all w_i (f_i - z_i) are equal, which is where
-the ray f - z ∝ 1/w meets it. These functions read no value on the host and take any leading shapes
-of losses and preference that broadcast.
+the ray f - z ∝ 1/w meets it. These functions do not synchronise with the device and take any leading
+shapes of losses and preference that broadcast.
 """
 
 from collections.abc import Sequence
@@ -54,7 +54,7 @@ def imbalance(losses: Tensor, preference: Tensor | Sequence[float], ideal: float
     weighted = _weighted(losses, preference, ideal)
     high, low = weighted.amax(-1), weighted.amin(-1)
     excess = high - low
-    # The inner 1 is never seen: it keeps a division by zero out of the gradient.
+    # The inner 1 is never used: it keeps a division by zero out of the gradient.
     ratio = (excess / low.where(low != 0, 1)).where(~(low <= 0), torch.inf)
     return ratio.where(excess != 0, 0)
 
@@ -62,7 +62,7 @@ def imbalance(losses: Tensor, preference: Tensor | Sequence[float], ideal: float
 def angle(losses: Tensor, preference: Tensor | Sequence[float], ideal: float | Tensor = 0.0) -> Tensor:
     """Angle in radians between f - z and the ray 1/w: 0 where the preference is met exactly.
 
-    Accurate also for tiny angles. NaN where f = z, which lies on every ray.
+    Accurate even for tiny angles. NaN where f = z, which lies on every ray.
 
     Args:
         losses: f (*B, m).

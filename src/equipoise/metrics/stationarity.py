@@ -7,10 +7,10 @@ from equipoise.minnorm import min_norm
 
 
 def pareto_stationarity(gramian: Tensor) -> Tensor:
-    """The shortest convex combination of the gradients, min ‖Jᵀα‖ over the simplex: 0 where none can improve all.
+    """The norm of the shortest convex combination of the gradients, min ‖Jᵀα‖ over α in the simplex.
 
-    Computed in float64. A Gramian tells squared lengths apart only to its rounding: of gradients of
-    length one, values below 1e-8 in float64 and 3e-4 in float32 are 0 as far as it can tell.
+    It is 0 at a Pareto-stationary point, where no direction improves all objectives. Computed in float64. The Gramian
+    limits the accuracy: for gradients of length one, values below 1e-8 in float64 and 3e-4 in float32 count as 0.
 
     Args:
         gramian: J Jᵀ of the losses (*B, m, m).

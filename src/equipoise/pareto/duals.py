@@ -162,7 +162,7 @@ class NodeDuals(Weighting[NodeState]):
     def __post_init__(self) -> None:
         require(self.nodes >= 1, "nodes must be at least 1", self.nodes)
         example = torch.ones(self.nodes, 2)
-        ahead = not self.inner.needs and self.inner.dual
+        ahead = not self.inner.needs and self.inner.uses_duals
         if ahead:
             state = self.inner.init(example)
             ahead = self.inner.foreseen(state, example / 2) is not None and duals(self.inner, state) is not None

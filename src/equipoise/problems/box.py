@@ -7,7 +7,7 @@ from equipoise.errors import require
 
 
 def require_points(x: Tensor, d: int) -> None:
-    """Refuse what does not have the shape (*B, d)."""
+    """Raise ValueError unless x has shape (*B, d)."""
     fits = x.ndim > 0 and x.shape[-1] == d
     require(fits, f"x must have {d} variables in its last dimension", lambda: f"shape {[*x.shape]}")
 
@@ -15,8 +15,7 @@ def require_points(x: Tensor, d: int) -> None:
 def uniform(count: int, d: int, seed: int, *, lower: float, upper: float) -> Tensor:
     """Points (count, d), uniform on the box, in float32 on the CPU.
 
-    The draw is the one of `torch.manual_seed(seed)` followed by `torch.rand(count, d)`; the global
-    generator is left alone.
+    The same as `torch.manual_seed(seed)` followed by `torch.rand(count, d)`, without using the global generator.
     """
     require(count >= 1, "count must be at least 1", count)
     generator = torch.Generator().manual_seed(seed)

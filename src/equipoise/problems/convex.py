@@ -1,4 +1,4 @@
-"""Convex problems with a planted saddle point, for measuring the theorems against."""
+"""Convex problems with a planted saddle point, for testing the theorems."""
 
 import math
 from dataclasses import dataclass, field
@@ -12,16 +12,16 @@ from equipoise.errors import require
 from equipoise.preference import validate
 from equipoise.problems import box
 
-_REACH = 0.9  # share of c_i that the linear part may move f_i by: below 1, f > 0 even if rounded
+_REACH = 0.9  # fraction of c_i that the linear part may move f_i by: below 1, so that f > 0 despite rounding
 
 
 class Bounds(NamedTuple):
-    """What the convergence theorems assume to be bounded, stochastic feedback included.
+    """The bounds that the convergence theorems assume, including stochastic feedback.
 
     Attributes:
-        U: Of the losses: 0 ≤ f_i ≤ U.
-        L: Of the gradients: ‖∇f_i‖_∞ ≤ L.
-        R: Of the variables: ‖θ‖_∞ ≤ R.
+        U: Bound of the losses: 0 ≤ f_i ≤ U.
+        L: Bound of the gradients: ‖∇f_i‖_∞ ≤ L.
+        R: Bound of the variables: ‖θ‖_∞ ≤ R.
 
     Examples:
         >>> bounds = eq.problems.Needle(4).bounds
@@ -186,10 +186,10 @@ class Planted:
 
 @dataclass(frozen=True)
 class Needle(Planted):
-    """One objective against the rest: λ* has half its weight on the first, and the others all say the same.
+    """One objective against the rest: λ* has half its weight on the first, and all others are equal.
 
-    The case that the factor log m of EG's bound, against m of PGD's, is about: a weight has to grow from 1/m to ½.
-    It has the attributes of `Planted`; m must be at least 2.
+    Here the factor log m in EG's bound, instead of m in PGD's, matters: a weight has to grow from 1/m to ½. It has the
+    attributes of `Planted`; m must be at least 2.
 
     Examples:
         >>> problem = eq.problems.Needle(m=5)

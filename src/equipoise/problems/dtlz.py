@@ -20,8 +20,8 @@ _HALVINGS = 60  # of an interval no longer than some ten times the root: below t
 class DTLZ(ABC):
     """What the DTLZ problems share, in d = m + k - 1 variables on [0, 1]^d.
 
-    The first m - 1 variables say where on the front, the last k how far from it, by g(x_m..x_d) ≥ 0. The
-    reference point is 1.1 times the nadir point.
+    The first m - 1 variables set the position along the front, the last k the distance from it, g(x_m..x_d) ≥ 0.
+    The reference point is 1.1 times the nadir point.
 
     For two objectives `pareto_set` and `front` go evenly from one end to the other, f1 increasing. For more
     they are spread over the front by a Sobol sequence of m - 1 dimensions, always the same.
@@ -65,7 +65,7 @@ class DTLZ(ABC):
 
     @abstractmethod
     def _objectives(self, x: Tensor, g: Tensor) -> Tensor:
-        """Where on the front x (*B, m-1), moved away from it by g (*B, 1): (*B, m)."""
+        """The point of the front at x (*B, m-1), moved away from it by g (*B, 1): (*B, m)."""
 
     def initial(self, count: int, seed: int) -> Tensor:
         """Start points (count, d), uniform on [0, 1]^d."""
@@ -269,8 +269,8 @@ class DTLZ7(DTLZ):
     name: ClassVar[str] = "DTLZ7"
     optimal: ClassVar[float] = 0.0
     pieces: ClassVar[Pieces] = ((0.0, 0.25141183608891712), (0.6316265307000612, 0.85940085664472392))
-    """The intervals of f_i, i < m, that make the front: φ has a local maximum at the end of each, and the
-    second starts where φ is up at the first maximum again."""
+    """The intervals of f_i, i < m, that form the front: φ has a local maximum at the end of each, and the
+    second starts where φ reaches the first maximum again."""
 
     @property
     def reference(self) -> tuple[float, ...]:

@@ -1,8 +1,8 @@
 """Fronts in several pieces, each piece an interval of f1.
 
-A front f2 = h(f1) consists of the f1 at which h is lower than anywhere to the left. Those f1 are intervals,
-closed on the right, where h has a local minimum; on the left, where h comes down to the level that the
-interval before ended with, they are open, but for the first.
+A front f2 = h(f1) consists of the f1 at which h is lower than anywhere to the left. Those f1 form intervals. Each ends
+at a local minimum of h, which belongs to it. The next one begins where h falls below that level again; that end does
+not belong to it.
 """
 
 import itertools
@@ -29,11 +29,11 @@ def inside(t: Tensor, pieces: Pieces) -> Tensor:
 
 
 def spread(u: Tensor, pieces: Pieces) -> Tensor:
-    """Map [0, 1] on the pieces, elementwise: they are walked through from left to right at even speed."""
+    """Map [0, 1] to the pieces, elementwise, from left to right at constant speed."""
     lengths = torch.tensor([end - start for start, end in pieces], dtype=u.dtype, device=u.device)
     walked = lengths.cumsum(0)
     way = u * walked[-1]
-    # What has been walked when a piece ends belongs to that piece.
+    # The end of a piece belongs to that piece.
     which = torch.searchsorted(walked, way.contiguous()).clamp_max(len(pieces) - 1)
     ends = torch.tensor([end for _, end in pieces], dtype=u.dtype, device=u.device)
     return ends[which] - (walked[which] - way)

@@ -1,4 +1,4 @@
-"""What a problem offers to the solver, and what one with a known front offers on top."""
+"""The interface of a problem, and of one with a known front."""
 
 from typing import Protocol, runtime_checkable
 
@@ -83,7 +83,7 @@ class KnownFront(Problem, Protocol):
     def solution(self, preference: Tensor) -> Tensor:
         """Point of the front with the smallest max_i w_i f_i: preference (*B, m) to (*B, m).
 
-        In float64. It is the point where the weighted objectives are equal, or, where no point of the front
-        has them so, the end of it, or of one of its pieces, that is closest to it.
+        In float64. It is the point where the weighted objectives are equal. If the front has no such point, it is
+        the closest end of the front or of one of its pieces.
         """
         ...

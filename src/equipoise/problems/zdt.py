@@ -22,9 +22,9 @@ class ZDT(ABC):
 
         f1 = f1(x_1),   f2 = g h(f1, g)   with g = g(x_2..x_d) ≥ 1
 
-    The Pareto set is g = 1, and the front is f2 = h(f1, 1) as far as it descends. Where a root has an
-    infinite derivative, at x_1 = 0 and for ZDT6 at g = 1, the gradient is that of its other terms: finite at
-    every point of the box, but only inside it the derivative. The reference point is (1.1, 1.1), as usual.
+    The Pareto set is g = 1, and the front is the descending part of f2 = h(f1, 1). Where a root has an infinite
+    derivative, at x_1 = 0 and for ZDT6 at g = 1, its gradient is taken as 0, so that gradients are finite on the
+    whole box. The reference point is (1.1, 1.1), as usual.
     """
 
     d: int = 30
@@ -149,12 +149,12 @@ class ZDT2(ZDT):
 
 @dataclass(frozen=True)
 class ZDT3(ZDT):
-    """A front in five pieces: those of f2 = 1 - √f1 - f1 sin(10πf1) that no point to their left undercuts.
+    """A front in five pieces: the points of f2 = 1 - √f1 - f1 sin(10πf1) that are lower than all to their left.
 
         f1 = x_1,   g = 1 + 9 mean_{i≥2} x_i,   f2 = g (1 - √(f1/g) - (f1/g) sin(10πf1))
 
-    f2 falls below zero, to -0.773. Tchebycheff scalarization with the ideal point 0 cannot ask for a
-    negative objective: positive preferences lead to the part of the front with f2 > 0, f1 < 0.4297, alone.
+    f2 falls below zero, to -0.773. Tchebycheff scalarization with the ideal point 0 cannot target a negative
+    objective: positive preferences lead only to the part of the front with f2 > 0, f1 < 0.4297.
 
     Attributes:
         d: Number of variables, at least 2.
@@ -173,8 +173,8 @@ class ZDT3(ZDT):
         (0.61839679443926579, 0.65251170380466252),
         (0.82333179832663274, 0.8518328654364139),
     )
-    """The intervals of f1 that make the front: f2 has a local minimum at the end of each, and the next starts
-    where f2 is down at that minimum again."""
+    """The intervals of f1 that form the front: f2 has a local minimum at the end of each, and the next starts
+    where f2 falls to that minimum again."""
 
     def _second(self, f1: Tensor, g: Tensor) -> Tensor:
         return g - _sqrt(f1) * g.sqrt() - f1 * torch.sin(10 * math.pi * f1)
@@ -189,8 +189,8 @@ class ZDT3(ZDT):
         With s(t) the last point of the front up to f1 = t, w2 f2(s(t)) - w1 t decreases in t, and bisection
         finds its root. If the root is in a piece, the ray meets the front there. If it is in a gap, the
         solution is the end of the piece before the gap: nothing up to the root has a smaller f2, and beyond
-        it w1 f1 is larger. The Newton step at the end makes the result differentiable. A zero for f1 is
-        understood as the search for the smallest f2, although any f2 ≤ 0 has the same Tchebycheff value.
+        it w1 f1 is larger. The Newton step at the end makes the result differentiable. If w1 = 0, the result is
+        the point with the smallest f2, although any f2 ≤ 0 has the same Tchebycheff value.
         """
         w = validate(preference, self.m).to(torch.float64)
         w1, w2 = w.unbind(-1)
@@ -252,7 +252,7 @@ _LEAST = 1 - math.exp(-4 * _PEAK) * math.sin(6 * math.pi * _PEAK) ** 6
 
 @dataclass(frozen=True)
 class ZDT6(ZDT):
-    """A concave front that is reached unevenly, f2 = 1 - f1² for f1 ≥ 0.2808, in 10 variables.
+    """A concave front with an uneven density of points, f2 = 1 - f1² for f1 ≥ 0.2808, in 10 variables.
 
         f1 = 1 - exp(-4x_1) sin⁶(6πx_1),   g = 1 + 9 (mean_{i≥2} x_i)^{1/4},   f2 = g (1 - (f1/g)²)
 
@@ -305,6 +305,6 @@ class ZDT6(ZDT):
 
 
 def _sqrt(x: Tensor) -> Tensor:
-    """√x with derivative 0, not infinite, at x = 0, so that no coefficient 0 turns it into NaN."""
+    """√x with derivative 0 instead of infinity at x = 0, so that a coefficient of 0 does not give NaN."""
     zero = x == 0
     return torch.where(zero, 0, torch.where(zero, 1, x).sqrt())

@@ -1,4 +1,4 @@
-"""In one's own PyTorch training loop: the shell around a weighting and a conversion."""
+"""Multi-objective training in your own PyTorch loop: `MultiObjective` and what it is built from."""
 
 from equipoise.train.checkpoint import load, save
 from equipoise.train.domains import DomainSampler, DomainStreams, Draw

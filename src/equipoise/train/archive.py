@@ -1,8 +1,8 @@
-"""The record of a run: the numbers of its conversion on the host, its copies of the parameters in slots.
+"""The archive of a run: the conversion's numbers on the host, and copies of the parameters in slots.
 
-On the CPU an iterate is entered at once. On an accelerator θ is copied when the optimizer steps, and entered when its
-losses have arrived on the host, so that the host never waits for the device. Slots in host memory or in a folder are
-then written by one background thread.
+On the CPU an iterate is recorded at once. On an accelerator θ is copied when the optimizer steps and recorded when its
+losses have arrived on the host, so the host never synchronises with the device. One background thread writes slots
+that are in host memory or in a folder.
 """
 
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -29,18 +29,18 @@ Slots = InMemory | OnDisk
 
 
 def open_slots(store: Store, params: Params, number: int) -> Slots:
-    """Slots at the place that `store=` names; the first holds the parameters."""
+    """Slots where `store=` says; the first holds the parameters."""
     if isinstance(store, str):
         return in_memory(params, number, on_host=store == "host")
     return OnDisk(store, params, number)
 
 
 class _Job(NamedTuple):
-    """A plan that the thread carries out."""
+    """A plan for the background thread to execute."""
 
     future: Future[None]
     before: Any
-    """The numbers without it."""
+    """The conversion's numbers before the plan."""
 
 
 class Archive:
@@ -48,12 +48,12 @@ class Archive:
 
     Args:
         conversion: The conversion, with a bounded number of copies.
-        params: θ at the start; looked at for names, shapes and dtypes only.
-        losses: Of shape (m,), on the host; looked at for dtype only.
+        params: θ at the start; only names, shapes and dtypes are used.
+        losses: Of shape (m,), on the host; only the dtype is used.
         slots: As many as the conversion's `copies`; the first holds θ.
         device: Where θ is.
-        on_error: What a StoreError does: "raise" it, at the next call where the thread wrote, or "keep" the archive as
-            it is, and warn the first time. Neither numbers nor copies have the iterate then.
+        on_error: What to do on a StoreError: "raise" it (in the next call if the background thread hit it), or "keep"
+            the archive as it is and warn the first time. In both cases the iterate is not recorded.
     """
 
     def __init__(
@@ -71,15 +71,15 @@ class Archive:
         self._sizes = [p.shape for p in self._like.values()]
         self._numbers = conversion.begin(losses)
         self.held: Held | None = None
-        """The iterate that waits to be entered."""
+        """The iterate that waits to be recorded."""
         self.busy = isinstance(slots, OnDisk)
-        """Whether `poll` may have something to say."""
+        """Whether `poll` may have an error to raise."""
         self._job: _Job | None = None
         self._thread: ThreadPoolExecutor | None = None
         self._follow(device)
 
     def __getstate__(self) -> dict[str, Any]:
-        """What a copy is made of: it has a thread of its own."""
+        """Everything but the thread: a copy starts its own."""
         self.settle()
         return {**self.__dict__, "_thread": None}
 
@@ -88,7 +88,7 @@ class Archive:
         self._follow(self._device)
 
     def hold(self, params: Params, *, aside: bool = False) -> None:
-        """Keep θ as it is now until `commit` or `drop`; on the CPU that must come before θ changes, unless `aside`."""
+        """Hold the current θ until `commit` or `drop`. On the CPU call one of them before θ changes, unless `aside`."""
         if list(map(Tensor.size, params.values())) != self._sizes or params.keys() != self._like.keys():
             check_record(params, self._like, 0, slots=False)
         if self.busy:
@@ -104,7 +104,7 @@ class Archive:
             self.slots.release(held)
 
     def commit(self, losses: Tensor, mask: Tensor | None = None) -> None:
-        """Enter the iterate that is held.
+        """Record the iterate that is held.
 
         Args:
             losses: Its losses, on the host, (m,).
@@ -133,14 +133,14 @@ class Archive:
             self.slots.release(held)
 
     def _catch_up(self, plan: Numbers, held: Held, after: Any) -> None:  # noqa: ANN401
-        """After an interrupt, such as by Ctrl-C: numbers and slots have the iterate, or neither has it."""
+        """Recover from an interrupt such as Ctrl-C: numbers and slots both have the iterate, or neither has."""
         if self._thread is not None:
             self._thread.submit(int).result()
         if self._numbers is not after and self.slots.finish(plan, held.params):
             self._numbers, self.recorded = after, self.recorded + 1
 
     def settle(self) -> None:
-        """Wait until the last plan was carried out; raises what went wrong."""
+        """Wait until the thread has finished the last plan; raises its error, if any."""
         if self._job is None:
             return
         job, error = self._job, self._job.future.exception()
@@ -153,13 +153,13 @@ class Archive:
             self._report(error)
 
     def poll(self) -> None:
-        """Raise what is known to have gone wrong, without waiting."""
+        """Raise the thread's error if it has already failed; does not wait."""
         self.slots.check()
         if self._job is not None and self._job.future.done():
             self.settle()
 
     def output(self, preference: Tensor) -> dict[str, Tensor]:
-        """The answer for w (m,), slot after slot: no two of them need be in memory. Copies, on the device of θ."""
+        """The answer for w (m,), as copies on the device of θ. Reads one slot at a time to save memory."""
         share = self.conversion.shares(self._numbers, preference)
         used = share.nonzero().flatten().tolist()
         found = mean_of((self.slots.read(j) for j in used), share[used].to(self.slots.device))
@@ -170,7 +170,7 @@ class Archive:
         return self._numbers
 
     def state(self) -> Any:  # noqa: ANN401
-        """With copies that stay as they are, on the host or in files, by the number of their slot, then by name."""
+        """The state with copies by slot number, then by name: clones on the host, or memory-mapped files."""
         copies = [self.slots.read(j) for j in range(self.conversion.copies or 0)]
         if isinstance(self.slots, InMemory):
             copies = [{name: x.detach().to("cpu", copy=True) for name, x in copy.items()} for copy in copies]
@@ -183,7 +183,7 @@ class Archive:
     def load(self, state: Any) -> None:  # noqa: ANN401
         """Replace numbers and copies."""
         self.drop()
-        with suppress(StoreError):  # what could not be written is replaced
+        with suppress(StoreError):  # the slots are overwritten below anyway
             self.settle()
         held = flatten(self._numbers)
         found = {name: tensor.to(held[name], copy=True) for name, tensor in flatten(with_slots(state, {})).items()}
@@ -192,20 +192,20 @@ class Archive:
         self._numbers = numbers
 
     def forget(self, params: Params, losses: Tensor) -> None:
-        """Begin anew with these parameters; of the losses (m,) only the dtype counts."""
+        """Start afresh with these parameters; only the dtype of the losses (m,) is used."""
         self.drop()
         self.settle()
         self.slots.fill([params] * (self.conversion.copies or 0))
         self._numbers, self.recorded = self.conversion.begin(losses), 0
 
     def to(self, device: torch.device) -> None:
-        """Go on with parameters on another device."""
+        """Continue with the parameters on another device."""
         self.settle()
         self.slots.to(device)
         self._follow(device)
 
     def close(self) -> None:
-        """Let go of the slots' place and of spare memory; the slots stay readable."""
+        """Release the store's lock and spare memory; the slots stay readable."""
         self.drop()
         try:
             self.settle()
@@ -220,7 +220,7 @@ class Archive:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="equipoise-store") if elsewhere else None
 
     def _report(self, error: BaseException) -> None:
-        """Raise what kept an iterate from being recorded, unless the run goes on without it."""
+        """Raise the error that kept an iterate from being recorded, or warn if `on_error` is "keep"."""
         if not (self._keeps and isinstance(error, StoreError)):
             raise error
         if not self._warned:
@@ -235,8 +235,8 @@ class Archive:
 
 @torch.no_grad()
 def _carry_out(plan: Numbers, held: Held, slots: Slots, device: torch.device) -> None:
-    """The work of the thread."""
-    if device.type == "cuda":  # a new thread is on the first device, and would take memory there
+    """Execute a plan; runs in the background thread."""
+    if device.type == "cuda":  # a new thread starts on device 0 and would allocate memory there
         torch.cuda.set_device(device)
     try:
         execute(plan, held.wait(), slots)

@@ -1,4 +1,4 @@
-"""Checkpoints: what a run was set up with, and files that are never half written."""
+"""Checkpoints: files that are written whole or not at all, and checks that they fit the run."""
 
 import dataclasses
 import os
@@ -16,13 +16,13 @@ __all__ = ["check_configuration", "check_numbers", "check_tensors", "describe", 
 
 
 def save(checkpoint: object, path: str | os.PathLike[str]) -> None:
-    """Write a checkpoint with `torch.save` and its SHA-256 under a temporary name, then move it into place.
+    """Write a checkpoint with `torch.save` and its SHA-256 to a temporary file, then rename it into place.
 
-    Whatever happens in between, a file that was there before stays readable.
+    If the write fails or the process dies, an existing file at `path` stays intact.
 
     Args:
         checkpoint: What to save, such as a dictionary of `state_dict()`s.
-        path: The file; `load` reads it. If it is there already, it keeps its permissions.
+        path: The file; `load` reads it. An existing file keeps its permissions.
 
     Raises:
         OSError: The file cannot be written; the message names it.
@@ -40,7 +40,7 @@ def save(checkpoint: object, path: str | os.PathLike[str]) -> None:
 
 
 def load(path: str | os.PathLike[str], *, map_location: Any = None, mmap: bool = False) -> Any:  # noqa: ANN401
-    """Read a file of `save`: check its SHA-256, then `torch.load(path, weights_only=True)`.
+    """Read a file written by `save`: check its SHA-256, then `torch.load(path, weights_only=True)`.
 
     Args:
         path: The file.
@@ -48,8 +48,8 @@ def load(path: str | os.PathLike[str], *, map_location: Any = None, mmap: bool =
         mmap: As in `torch.load`: tensors stay in the file until they are used.
 
     Raises:
-        DamagedFileError: The file was altered or truncated, or is no checkpoint; the message names it.
-        FileNotFoundError: There is none.
+        DamagedFileError: The file was altered or truncated, or is not a checkpoint; the message names it.
+        FileNotFoundError: There is no such file.
 
     Examples:
         >>> import pathlib, tempfile
@@ -64,7 +64,7 @@ def load(path: str | os.PathLike[str], *, map_location: Any = None, mmap: bool =
 
 
 def describe(**parts: object) -> dict[str, str]:
-    """Settings as text by their dotted names; a dataclass is its name and its fields."""
+    """Settings as text, by dotted name; a dataclass is expanded to its name and its fields."""
     return {name: text for key, part in parts.items() for name, text in _describe(key, part)}
 
 
@@ -78,7 +78,7 @@ def _describe(name: str, value: Any) -> Iterator[tuple[str, str]]:  # noqa: ANN4
 
 
 def check_configuration(found: Mapping[str, str], here: Mapping[str, str]) -> None:
-    """Raise StateMismatchError unless a checkpoint was made with the settings given; it names those that differ."""
+    """Raise StateMismatchError, naming the settings that differ, unless a checkpoint was made with these settings."""
     absent = "nothing"
     names = [name for name in {**here, **found} if here.get(name) != found.get(name)]
     if names:
@@ -94,18 +94,18 @@ _DIGITS = re.compile(r"\d+\.\d{7,}(e[+-]?\d+)?")
 
 
 def _shown(text: str, other: str) -> str:
-    """A setting with numbers of six digits, unless only more of them tell it from the other one."""
+    """A setting with numbers rounded to six digits, unless that makes it equal to the other one."""
     a, b = (_DIGITS.sub(lambda number: f"{float(number[0]):.6g}", one) for one in (text, other))
     return a if a != b else text
 
 
 def check_numbers(state: Mapping[str, Any], coefficients: Tensor, following: Tensor, weights: Tensor | None) -> None:
-    """Raise StateMismatchError for values that no run has.
+    """Raise StateMismatchError for values that no run can produce.
 
     Args:
         state: The entries of a checkpoint.
         coefficients: Those of its last step, (m,).
-        following: Those of the step that comes, (m,).
+        following: Those of the next step, (m,).
         weights: λ, (m,); None if the weighting has none.
     """
     sound = {
@@ -155,7 +155,7 @@ def _are_tensors(value: object) -> bool:
 
 
 def check_tensors(found: Mapping[str, Tensor], here: Mapping[str, Tensor]) -> None:
-    """Raise StateMismatchError unless tensors of a checkpoint have the shapes of those they replace."""
+    """Raise StateMismatchError unless the checkpoint's tensors have the shapes of those they replace."""
     for name, tensor in here.items():
         if name in found and found[name].shape != tensor.shape:
             raise StateMismatchError(

@@ -1,8 +1,8 @@
 """From losses to coefficients in a training loop.
 
-Most weightings know the coefficients of a step before its losses: λ depends on earlier steps alone. `Known` computes it
-on the host, in one arithmetic for every device, when the losses of the last step have arrived. `Measured` is for the
-others: Tchebycheff, smooth Tchebycheff, alternating order, methods on gradients.
+Most weightings know the coefficients of a step before its losses, because λ depends on earlier steps alone. `Known`
+computes them on the host, with the same arithmetic for every device, once the losses of the last step have arrived.
+`Measured` is for the others: Tchebycheff, smooth Tchebycheff, alternating order, gradient-based methods.
 """
 
 from typing import Any
@@ -26,7 +26,7 @@ def knows_ahead(weighting: Any, preference: Tensor) -> bool:  # noqa: ANN401
     """Whether the coefficients of a step are known before its losses."""
     if weighting.needs or getattr(weighting, "foreseen", None) is None:
         return False
-    # A class that changes how losses are used, but inherits `foreseen`, has not said that this is still so.
+    # A subclass that overrides how losses are used but inherits `foreseen` may no longer satisfy it.
     depth = {name: _depth(type(weighting), name) for name in ("foreseen", "update", "step")}
     if depth["foreseen"] > min(depth["update"], depth["step"]):
         return False
@@ -34,24 +34,24 @@ def knows_ahead(weighting: Any, preference: Tensor) -> bool:  # noqa: ANN401
 
 
 def _depth(kind: type, name: str) -> int:
-    """How far up the base classes something is defined; beyond all of them for what only an instance has."""
+    """The position in the MRO of the class that defines `name`; beyond the last if only an instance has it."""
     line = kind.__mro__
     return next((k for k, c in enumerate(line) if name in vars(c)), len(line))
 
 
 def _looks_ahead(weighting: Any, preference: Tensor) -> bool:  # noqa: ANN401
-    """Whether coefficients depend on the losses of their own step; a wrapper is like what it wraps."""
+    """Whether coefficients depend on the losses of their own step; a wrapper answers for what it wraps."""
     inner = getattr(weighting, "inner", None)
     return not knows_ahead(weighting, preference) if inner is None else _looks_ahead(inner, preference)
 
 
 def _factor(weighting: Weighting[Any], m: int) -> int:
-    """Uniform λ is then the weighted sum Σ w_i f_i: coefficients λ∘w would make the step m times shorter."""
-    return m if getattr(weighting, "dual", False) else 1
+    """The factor m for coefficients λ∘w, so that uniform λ gives the weighted sum Σ w_i f_i; 1 otherwise."""
+    return m if getattr(weighting, "uses_duals", False) else 1
 
 
 class Known:
-    """Coefficients that are known before the losses; everything is computed on the host.
+    """Coefficients that are known before the losses, computed on the host.
 
     Args:
         weighting: The weighting.
@@ -59,7 +59,7 @@ class Known:
         device: Where the losses are.
 
     Attributes:
-        next: What the calls of the step that comes are differentiated with.
+        next: The coefficients of the next step.
     """
 
     known = True
@@ -70,7 +70,7 @@ class Known:
         self._set(weighting.init(preference))
 
     def update(self, mean: Mean) -> None:
-        """Let λ follow losses f̃ (m,) on the host, such as those of a step that was taken."""
+        """Update λ with losses f̃ (m,) on the host, such as those of the last step."""
         self._set(self.weighting.update(mean.values, self.state, self._w, mask=mean.mask)[1])
 
     def used(self, chosen: Chosen) -> tuple[Tensor, Tensor | None]:
@@ -80,11 +80,11 @@ class Known:
         return chosen.told.tensor, duals(self.weighting, self.state) if own is None else own(self.state)
 
     def load(self, state: Any, coefficients: Tensor) -> None:  # noqa: ANN401, ARG002
-        """The state says all."""
+        """Load the state; the coefficients follow from it."""
         self._set(state)
 
     def _set(self, state: Any) -> None:  # noqa: ANN401
-        """Find the coefficients of the step that comes, and send them to the device."""
+        """Compute the coefficients of the next step and copy them to the device."""
         c = self.weighting.foreseen(state, self._w)
         assert c is not None  # noqa: S101
         self.state = state
@@ -95,23 +95,24 @@ class Known:
             self.to(self._device)
 
     def to(self, device: torch.device) -> None:
-        """A new tensor: a backward pass that comes late still needs the old one."""
+        """Allocate a new tensor: a pending backward pass may still need the old one."""
         self._device = device
         pinned = self.coefficients.pin_memory() if device.type == "cuda" else self.coefficients
         self.next = Chosen(pinned.to(device, non_blocking=True), None, told=Fetched(self.coefficients, None))
 
 
 class Measured:
-    """Coefficients that depend on the losses, or the gradients, of their own step; computed where the losses are.
+    """Coefficients that depend on the losses or gradients of their own step, computed where the losses are.
 
-    Where a step has several calls, those of the previous step are used; in the first step, those of its first call.
+    Under gradient accumulation, a step uses the coefficients of the previous step; the first step, those of its first
+    call.
 
     Args:
         weighting: The weighting.
         preference: w on the host, (m,).
         device: Where the losses are.
         units: The units of the run.
-        jacobian: Of shape (m, d), looked at for shape, dtype and device, if the weighting needs it.
+        jacobian: Of shape (m, d), if the weighting needs it; only shape, dtype and device are used.
     """
 
     known = False
@@ -130,16 +131,16 @@ class Measured:
         extra = {} if jacobian is None or "jacobian" not in weighting.needs else {"jacobian": jacobian}
         self.state = weighting.init(self._w, **extra)
         self.coefficients = self._w.clone()
-        """What the next step is differentiated with, if it has several calls, (m,)."""
+        """The coefficients of the next step if it accumulates gradients, (m,)."""
 
     def choose(
         self, seen: Seen, scale: Scale | None, jacobian: Tensor | None, pending: Pending, *, several: bool
     ) -> Chosen:
-        """What a call is differentiated with.
+        """The coefficients of a call.
 
         Args:
             seen: Its losses.
-            scale: Their units, where they are.
+            scale: Their units, on their device.
             jacobian: Their gradients, (m, d), if the weighting needs them.
             pending: The earlier calls of the step.
             several: Whether steps of this run have several calls.
@@ -151,11 +152,11 @@ class Measured:
         return self._chosen(c, after, scale)._replace(after=after)
 
     def commit(self, pending: Pending, scale: Scale | None, *, fresh: bool) -> None:
-        """The step was taken: what its only call found already counts, or the mean of its calls.
+        """Update after a step: keep the state that its only call computed, or update with the mean of its calls.
 
         Args:
             pending: Its calls.
-            scale: The units of the losses, where these are.
+            scale: The units of the losses, on their device.
             fresh: Whether the units are still those of the calls.
         """
         chosen = pending.calls[0].chosen
@@ -169,13 +170,13 @@ class Measured:
         self.coefficients = c if mask is None else torch.where(mask, c, self.coefficients)
 
     def used(self, chosen: Chosen) -> tuple[Tensor, Tensor | None]:
-        """What was fetched with the losses."""
+        """The coefficients and λ that were fetched with the losses."""
         assert chosen.told is not None  # noqa: S101
         c, *weights = chosen.told.wait()
         return c, weights[0] if weights else None
 
     def load(self, state: Any, coefficients: Tensor) -> None:  # noqa: ANN401
-        """Of the same shapes."""
+        """Load a state and coefficients of the same shapes."""
         self.state, self.coefficients = state, coefficients.to(self._w)
 
     def to(self, device: torch.device) -> None:

@@ -1,7 +1,7 @@
-"""Slots in a folder: one safetensors file each, and a list of those that count.
+"""Slots in a folder: one safetensors file each, and an index of the current ones.
 
-No file is ever changed. A new one is written under a name of its own, the list last: whenever the process dies, or
-the disk is full, the list speaks of files that are whole and belong together. What was memory-mapped stays readable.
+Files are never modified. New ones get new names, and the index is replaced last: if the process dies or the disk is
+full, the index still names a complete, consistent set of files. Memory-mapped tensors stay readable.
 """
 
 import contextlib
@@ -38,7 +38,7 @@ _CODES = {
     torch.int32: "I32",
     torch.int64: "I64",
 }
-"""Of the dtypes that are recorded."""
+"""The safetensors codes of the dtypes that are recorded."""
 _OURS = re.compile(r"\.?slot-\d+-(\d+)\.safetensors(\..*\.part)?")
 
 
@@ -48,13 +48,12 @@ class _Entry(NamedTuple):
 
 
 class OnDisk:
-    """Slots in a folder, which one run has for itself.
+    """Slots in a folder that belongs to one run.
 
-    Slots are mapped, blended and written tensor by tensor: in memory is one tensor, and only while a plan is carried
-    out.
+    Slots are mapped, blended and written one tensor at a time, so that at most one tensor is in memory.
 
     Args:
-        folder: Made if it is not there. If it holds the copies of another run, these must be replaced by `fill`.
+        folder: Created if missing. If it holds the copies of another run, `fill` must replace them.
         params: What the first slot holds.
         number: How many slots.
     """
@@ -73,7 +72,7 @@ class OnDisk:
         self._changes: dict[int, _Entry] = {}
         self._written: list[Path] = []
         self.begun: list[None] = []
-        """Not empty once the list speaks of the files of the plan in hand."""
+        """Not empty once the index names the files of the current plan."""
         self._free: list[dict[str, Tensor]] = []
         with self._explained("store could not be made", self.folder):
             self.folder.mkdir(parents=True, exist_ok=True)
@@ -90,7 +89,7 @@ class OnDisk:
         raise StoreError(f"{rule}; found {self.folder}")
 
     def read(self, slot: int) -> Params:
-        """A slot, memory-mapped once its checksum was found right; zeros before anything was written to it."""
+        """A slot, memory-mapped after its checksum is verified; zeros before the first write."""
         self.check()
         entry = self._changes.get(slot) or self._entries.get(slot)
         if entry is None:
@@ -105,41 +104,41 @@ class OnDisk:
         return {name: tensors[name] for name in self._dtypes}
 
     def blend(self, slot: int, new: Params, mix: float) -> None:
-        """A new file."""
+        """Write the blend to a new file."""
         self._write(slot, self._blended(self.read(slot), new, mix) if mix < 1 else ((n, new[n]) for n in self._dtypes))
 
     @contextmanager
     def together(self) -> Iterator[None]:
-        """Changes of which the list says all or nothing."""
+        """Group changes: the index gets all of them or none."""
         if not self._release.alive:
             raise StoreError(f"store must be open to be written to; found {self.folder} closed")
         try:
             yield
             self._commit(self._entries | self._changes)
         finally:
-            # After a commit these are old; else the list does not speak of them.
+            # After a commit these are old; otherwise the index does not name them.
             written, self._changes, self._written = self._written, {}, []
             for path in written:
                 _remove(path)
 
     def finish(self, plan: Numbers, params: Params) -> bool:  # noqa: ARG002
-        """Whether a plan that was interrupted is carried out; if not, the list speaks of the files before it."""
+        """Whether an interrupted plan was completed; if not, the index still names the files from before it."""
         if not self.begun and self._entries:
             with contextlib.suppress(StoreError):
                 self._list(self._entries)
         return bool(self.begun)
 
     def aside(self, params: Params) -> Held:
-        """In host memory."""
+        """A copy of θ in host memory."""
         return copy_aside(params, self._free, on_host=True)
 
     def release(self, held: Held) -> None:
-        """The copy is needed no more."""
+        """Free the copy's memory for the next one."""
         if isinstance(held.params, Aside):
             self._free.append(held.params)
 
     def fill(self, copies: Iterable[Params]) -> None:
-        """All slots anew, also those of another run."""
+        """Rewrite all slots, including those of another run."""
         foreign, self._foreign = self._foreign, False
         try:
             with self.together():
@@ -161,16 +160,16 @@ class OnDisk:
             )
 
     def to(self, device: torch.device) -> None:  # noqa: ARG002
-        """They stay where they are."""
+        """Do nothing: files do not move."""
         self._free.clear()
 
     def close(self) -> None:
-        """Let another run have the folder."""
+        """Unlock the folder for other runs."""
         self._free.clear()
         self._release()
 
     def _blended(self, old: Params, new: Params, mix: float) -> Iterator[tuple[str, Tensor]]:
-        """One after the other in the same memory: mapped tensors that are changed would stay in memory."""
+        """Yield blended tensors one at a time in one buffer: modified mapped tensors would stay in memory."""
         sizes = {
             dtype: max(old[n].numel() for n, d in self._dtypes.items() if d == dtype) for dtype in self._dtypes.values()
         }
@@ -181,7 +180,7 @@ class OnDisk:
             yield name, one
 
     def _write(self, slot: int, tensors: Iterable[tuple[str, Tensor]]) -> None:
-        """Tensors in the order of the header, which says where each one lies."""
+        """Write tensors in the order of the header, which has their offsets."""
         self._serial += 1
         path, digest = self.folder / f"slot-{slot}-{self._serial}.safetensors", hashlib.sha256()
         with self._explained(f"slot {slot} could not be written", path), replacing(path) as file:
@@ -191,7 +190,7 @@ class OnDisk:
             digest.update(header)
             for name, tensor in tensors:
                 plain = tensor.detach().to("cpu", self._dtypes[name]).flatten()
-                if plain.stride() != (1,):  # that of an expanded number counts as contiguous
+                if plain.stride() != (1,):  # an expanded scalar counts as contiguous
                     plain = plain.clone(memory_format=torch.contiguous_format)
                 data = plain.view(torch.uint8).numpy().data
                 file.write(data)
@@ -199,9 +198,9 @@ class OnDisk:
         self._changes[slot] = _Entry(path.name, digest.hexdigest())
 
     def _header(self) -> bytes:
-        """Of a safetensors file: eight bytes with the length of what follows, then where each tensor begins and ends.
+        """The header of a safetensors file: its length in eight bytes, then the offsets of each tensor.
 
-        The library itself writes to a path or to memory, as a whole; here a file grows that `replacing` moves.
+        safetensors writes a whole file to a path or to memory; here tensors are appended to a file one at a time.
         """
         end, entries = 0, {}
         for name, dtype in self._dtypes.items():
@@ -241,18 +240,18 @@ def _library() -> ModuleType:
     try:
         import safetensors.torch as library  # noqa: PLC0415
     except ImportError as missing:
-        raise ImportError("a store in a folder needs safetensors: pip install 'equipoise[train]'") from missing
+        raise ImportError("a store in a folder needs safetensors: pip install safetensors") from missing
     return library
 
 
 def _remove(path: Path) -> None:
-    # What cannot be removed is only in the way.
+    # A file that cannot be removed only takes space.
     with contextlib.suppress(OSError):
         path.unlink(missing_ok=True)
 
 
 def _lock(folder: Path) -> int:
-    """The lock of a folder that no other run has."""
+    """Lock a folder; StoreError if another run has it."""
     try:
         return take_lock(folder / "lock")
     except BlockingIOError as error:

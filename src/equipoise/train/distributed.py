@@ -1,7 +1,7 @@
-"""One process of several: losses, counts and gradient rows as all of them see them.
+"""Several processes: losses, counts and gradient rows averaged over all ranks.
 
-Every rank updates its weighting and its record with the same numbers, so that λ, the archive and the
-coefficients are the same everywhere and nothing has to be sent around but 2m numbers a call.
+Every rank updates its weighting and its archive with the same numbers, so λ, the archive and the coefficients are the
+same everywhere. A call all-reduces 2m numbers and nothing else.
 """
 
 from typing import NamedTuple, TypeAlias
@@ -15,7 +15,7 @@ from equipoise.weighting.protocol import working_dtype
 __all__ = ["Group", "Seen", "everywhere", "mean_losses", "mean_rows"]
 
 Group: TypeAlias = "dist.ProcessGroup | None"
-"""The processes that train together; None: all of them."""
+"""The ranks that train together; None: all of them."""
 
 
 class Seen(NamedTuple):
@@ -26,7 +26,7 @@ class Seen(NamedTuple):
     counts: Tensor | None
     """n, the samples of each objective over all ranks, (m,); None where nothing was counted."""
     share: Tensor | None
-    """R·n_local/n, what this rank's losses count for when R ranks average their gradients, (m,); None is 1."""
+    """R·n_local/n, the factor of this rank's losses when R ranks average their gradients, (m,); None is 1."""
     mask: Tensor | None
     """Which objectives are present, (m,); None for all."""
 
@@ -37,7 +37,7 @@ def _ranks(group: Group) -> int:
 
 
 def everywhere(fact: bool, device: torch.device, group: Group) -> bool:  # noqa: FBT001
-    """Whether something is so on all ranks, which must all ask."""
+    """Whether `fact` is true on all ranks; all ranks must call."""
     if _ranks(group) == 1:
         return fact
     worst = torch.tensor(float(fact), device=device)
@@ -50,8 +50,8 @@ def mean_losses(values: Tensor, counts: Tensor | None, group: Group) -> Seen:
 
     Args:
         values: This rank's losses, detached, (m,).
-        counts: This rank's samples of each, (m,); None: as many on every rank.
-        group: The processes.
+        counts: This rank's samples of each, (m,); None: the same number on every rank.
+        group: The ranks.
     """
     R = _ranks(group)
     here = None if counts is None else counts > 0
@@ -72,7 +72,7 @@ def mean_losses(values: Tensor, counts: Tensor | None, group: Group) -> Seen:
 
 
 def mean_rows(rows: Tensor, seen: Seen, group: Group) -> Tensor:
-    """The gradients of the losses over all ranks, (m, d), from this rank's; 0 where absent here and everywhere."""
+    """The gradients of the losses over all ranks, (m, d), from this rank's; 0 where an objective is absent."""
     R = _ranks(group)
     if seen.counts is None and R == 1:
         return rows

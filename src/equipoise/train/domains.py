@@ -1,4 +1,4 @@
-"""Batches drawn by λ: a domain that counts more is seen more often, and the estimate of every gradient stays right."""
+"""Batches drawn by λ: domains with a larger weight are drawn more often, and gradients stay unbiased."""
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
 __all__ = ["DomainSampler", "DomainStreams", "Draw"]
 
 LEAST = 1e-12
-"""Probabilities below it count as this much before the bounds are applied."""
+"""Probabilities are raised to at least this before the bounds are applied."""
 UNFOLLOWED = 1000
 """Steps drawn without a call of `follow` before a warning."""
 
 
 class Draw(NamedTuple):
-    """What a sample was drawn for; tensors of shape (n,) once a batch is collated.
+    """The domain and weight of a drawn sample; tensors of shape (n,) once a batch is collated.
 
     Examples:
         >>> sampler = eq.DomainSampler([0, 0, 0, 1], batch_size=3, base=[0.5, 0.5])
@@ -44,7 +44,7 @@ class Draw(NamedTuple):
 
 
 class Mixture(NamedTuple):
-    """What a step is drawn by."""
+    """The settings that batches are drawn with."""
 
     explore: float
     base: Numbers
@@ -52,7 +52,7 @@ class Mixture(NamedTuple):
     batch_size: int
     accumulate: int
     steps: int
-    """In an epoch."""
+    """Optimizer steps in an epoch."""
     repeats: float | None
     seed: int
     world_size: int
@@ -64,7 +64,7 @@ class Mixture(NamedTuple):
 
 
 class _Step(NamedTuple):
-    """A step that was drawn: what a resumed run draws it with again."""
+    """A drawn step: what a resumed run needs to draw it again."""
 
     target: Numbers
     taken: NDArray[np.int64]
@@ -80,10 +80,10 @@ class _Batch(NamedTuple):
 
 
 class _Domains:
-    """The rule that sampler and streams share: which domain every place of a step is for.
+    """What sampler and streams share: which domain each sample of a step is drawn from.
 
     Args:
-        mixture: What steps are drawn by.
+        mixture: The settings.
         sizes: Samples of each domain, (m,); None: not known.
         rank: Which part of every batch this process takes.
     """
@@ -95,22 +95,22 @@ class _Domains:
         self._drawn = 0
         self._taken = np.zeros(m, np.int64)
         self._before = self._taken
-        """Taken when the epoch began."""
+        """Steps taken when the epoch began."""
         self._open: deque[_Step] = deque()
-        """Drawn, and not yet followed by a step of the optimizer."""
+        """Steps that are drawn but not yet followed by an optimizer step."""
         self._again: deque[Numbers] = deque()
-        """Targets of steps that were drawn ahead, by a run that was saved or in an epoch that was left early."""
+        """Targets of steps drawn ahead by a saved run or in an epoch that was left early."""
         self._follows = False
 
     def follow(self, source: "MultiObjective | Tensor") -> None:
-        """Draw by the coefficients of this run from now on. Call it once in every step of the optimizer.
+        """Draw by the coefficients of this run from now on. Call it once per optimizer step.
 
-        Right after `mol(...)` is the best place: on an accelerator the coefficients are then those of the step before,
-        and the host does not wait for the device. After `optimizer.step()` they are those of this step.
+        Call it right after `mol(...)`: on an accelerator the coefficients are then those of the previous step, and the
+        host does not wait for the device. After `optimizer.step()` they are those of this step.
 
         Args:
-            source: The run; or coefficients of the objectives, non-negative, (m,), which are λ where the preference is
-                uniform.
+            source: The run; or coefficients of the objectives, non-negative, (m,). With a uniform preference these are
+                λ.
         """
         given = (
             (source if isinstance(source, Tensor) else source._run.last_coefficients())
@@ -129,11 +129,11 @@ class _Domains:
 
     @property
     def probabilities(self) -> Tensor:
-        """q, with which the step that comes is drawn, (m,)."""
+        """q, the probabilities that the next step is drawn with, (m,)."""
         return torch.from_numpy(self._probabilities(self._again[0] if self._again else self._target))
 
     def _probabilities(self, target: Numbers) -> Numbers:
-        """The rule (1 − ε) p + ε b, with one place of a step for each domain and no domain beyond its repeats."""
+        """(1 − ε) p + ε b, bounded: each domain has a sample in every step, and none exceeds its repeats."""
         rule = self.mixture
         q = np.maximum((1.0 - rule.explore) * target + rule.explore * rule.base, LEAST)
         high: float | Numbers = 1.0
@@ -170,11 +170,11 @@ class _Domains:
         return batches
 
     def _pick(self, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
-        """So many samples of each domain, one domain after the other, (n,)."""
+        """The given number of samples of each domain, domain by domain, (n,)."""
         return np.zeros(int(numbers.sum()), np.int64)
 
     def _epoch(self) -> Iterator[_Batch]:
-        """The rest of an epoch; of one that was left early, from the first step that was not taken."""
+        """The rest of an epoch; after an early exit it restarts at the first step that was not taken."""
         if self._follows and self._drawn % self.mixture.steps != 0 and self._open:
             self._again.extendleft(step.target for step in reversed(self._open))
             self._drawn -= len(self._open)
@@ -187,16 +187,16 @@ class _Domains:
                 return
 
     def __len__(self) -> int:
-        """Batches of a whole epoch, also where one is resumed within it."""
+        """Batches of a whole epoch, even when resuming within one."""
         return self.mixture.steps * self.mixture.accumulate
 
     # Checkpoints ------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
-        """Where the run is, after the last step that `follow` was called for: tensors, numbers and text.
+        """The state after the last step that `follow` was called for: tensors, numbers and text.
 
-        Batches that worker processes have prefetched are not lost: a run that is resumed with as many workers draws
-        them again, with the probabilities they were drawn with.
+        Prefetched batches are not lost: a run resumed with the same number of workers draws them again, with the
+        probabilities they were drawn with.
         """
         m = len(self.mixture.base)
         taken = self._open[0].taken if self._open else self._taken
@@ -212,10 +212,10 @@ class _Domains:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on where another run was saved.
+        """Resume from a saved state.
 
         Args:
-            state: What `state_dict` gave.
+            state: What `state_dict` returned.
 
         Raises:
             StateMismatchError: If it belongs to other domains or settings; the message names them.
@@ -241,32 +241,32 @@ class DomainSampler(_Domains, Sampler[list[tuple[int, Draw]]]):
 
         q_i = (1 − ε) p_i + ε b_i,    p = c/Σc,
 
-    c the coefficients that `follow` was given last (λ, with a uniform preference). A sample carries the weight
-    k_i/(n q_i), k_i the samples of its domain in the batch; `group_losses(..., weights=...)` multiplies gradients by
-    it. E k_i = n q_i, so the mean of Σ c_i (k_i/(n q_i)) ∇f̂_i is Σ c_i ∇f_i for every q: exactly, also when λ has
-    moved while a batch was prefetched, as the weight has the q that the batch was drawn with. The variance is least
-    near q ∝ c.
+    where c are the coefficients last given to `follow` (λ, with a uniform preference). A sample carries the weight
+    k_i/(n q_i), where k_i is the number of samples of its domain in the batch; `group_losses(..., weights=...)`
+    multiplies gradients by it. Because E k_i = n q_i, the mean of Σ c_i (k_i/(n q_i)) ∇f̂_i is exactly Σ c_i ∇f_i for
+    every q. This holds even if λ moves while a batch is prefetched, since the weight uses the q that the batch was
+    drawn with. The variance is smallest near q ∝ c.
 
-    k_i is n q_i rounded up or down, and at least 1: every domain is in every step. Each domain goes through its samples
-    in random order, and through all of them before one comes again. The ranks of a process group share one order,
-    each with its part of every batch.
+    k_i is n q_i rounded up or down, and at least 1: every domain is in every step. Each domain is traversed in random
+    order, without replacement, again and again. The ranks of a process group share one order; each takes its part of
+    every batch.
 
     Args:
-        domains: The domain of every sample, whole numbers in 0..m−1, (n,); or which part of a sample belongs to each
-            domain, in [0, 1], (n, m). A sample of several domains is drawn for one of them, and counts for it.
+        domains: The domain of every sample, whole numbers in 0..m−1, (n,); or the fraction of a sample that belongs to
+            each domain, in [0, 1], (n, m). A sample of several domains is drawn for one of them and counts for it.
         batch_size: Samples of a batch on each rank.
         m: The number of domains; by default as many as `domains` shows.
         explore: ε in [0, 1], the part of q that does not follow the coefficients. 1: q = base.
-        base: b, positive, one number per domain; by default all the same.
-        repeats: How many times at most an epoch goes through a domain. It bounds q; the gradients stay right.
-        steps: Steps of an epoch; by default as many as take n samples.
-        accumulate: Batches whose gradients a step of the optimizer accumulates.
-        seed: Of the order.
+        base: b, positive, one number per domain; by default uniform.
+        repeats: The most passes through a domain in one epoch. It bounds q; the gradients stay unbiased.
+        steps: Steps of an epoch; by default as many as draw n samples.
+        accumulate: Batches per optimizer step (gradient accumulation).
+        seed: The seed of the order.
         rank: Which part of every batch this process takes; by default its rank in the process group, if there is one.
         world_size: In how many parts batches are divided; by default the number of ranks.
 
     Raises:
-        ValueError: If a domain has no samples, if a step has fewer places than there are domains, or if `repeats`
+        ValueError: If a domain has no samples, if a step has fewer samples than there are domains, or if `repeats`
             leaves a domain fewer samples than the epoch has steps.
 
     Examples:
@@ -323,7 +323,7 @@ class DomainSampler(_Domains, Sampler[list[tuple[int, Draw]]]):
         self._orders: dict[int, tuple[int, NDArray[np.int64]]] = {}
 
     def __iter__(self) -> Iterator[list[tuple[int, Draw]]]:
-        """The rest of an epoch; when it is over, the next one."""
+        """The rest of the current epoch, or the next one if it is over."""
         for batch in self._epoch():
             yield list(zip(batch.samples, batch.draws, strict=True))
 
@@ -353,10 +353,10 @@ class DomainSampler(_Domains, Sampler[list[tuple[int, Draw]]]):
         return self._orders[domain][1]
 
     def _shuffled(self, domain: int, size: int, generator: np.random.Generator) -> NDArray[np.int64]:
-        """One pass through a domain: each member once, or in the mean as often as its part says, (size,)."""
+        """One pass through a domain: each member once, or on average as often as its fraction says, (size,)."""
         order = generator.permutation(len(self._members[domain]))
         part = self._parts[domain]
-        if part is not None:  # equidistant points on a circle of which each member has its part
+        if part is not None:  # systematic sampling: equidistant points on the cumulated fractions
             ends = np.cumsum(part[order])
             points = (generator.random() + np.arange(size) / size) % 1.0 * ends[-1]
             order = order[np.minimum(np.searchsorted(ends, points, side="right"), len(order) - 1)]
@@ -377,26 +377,27 @@ class _WithDraws(Dataset[tuple[Any, Draw]]):
 
 
 class DomainStreams(_Domains, IterableDataset[Any]):
-    """Batches from several streams, whose parts follow the coefficients of the run as those of a `DomainSampler` do.
+    """Batches from several streams, mixed by the coefficients of the run as in a `DomainSampler`.
 
-    Iterating gives collated batches `(samples, Draw)`, for `DataLoader(streams, batch_size=None)` or without one. A
-    stream that ends begins again. With several ranks, give each its own part of every stream.
+    Iterating gives collated batches `(samples, Draw)`, with or without `DataLoader(streams, batch_size=None)`. A
+    stream that ends is restarted. With several ranks, give each its own part of every stream.
 
     Args:
-        streams: One iterable of samples per domain. A run that is resumed reads past the samples that it has seen.
+        streams: One iterable of samples per domain. A resumed run skips the samples that it has seen.
         batch_size: As in `DomainSampler`.
         steps: Steps of an epoch.
         explore: As in `DomainSampler`.
         base: As in `DomainSampler`.
-        repeats: How many times at most a stream is gone through. The epoch ends when one would begin once more.
+        repeats: The most passes through a stream. The epoch ends when a stream would need one more.
         accumulate: As in `DomainSampler`.
-        seed: Of the order in which streams are read.
-        collate: Makes a batch of a list of `(sample, Draw)`.
+        seed: The seed of the order in which streams are read.
+        collate: Makes a batch from a list of `(sample, Draw)`.
         rank: As in `DomainSampler`.
         world_size: As in `DomainSampler`.
 
     Raises:
-        ValueError: If a stream has no samples, or in a worker process: give each stream its own workers instead.
+        ValueError: If a stream has no samples, or if iterated in a worker process: give each stream its own workers
+            instead.
 
     Examples:
         >>> streams = eq.DomainStreams([range(0, 100), range(100, 110)], batch_size=4, steps=3)
@@ -443,7 +444,7 @@ class DomainStreams(_Domains, IterableDataset[Any]):
             for domain, count in enumerate(self._read):
                 for _ in range(count):
                     self._next(domain)
-        if self._follows and self._read_before:  # an epoch that was left early; what was read is not read again
+        if self._follows and self._read_before:  # after an early exit; samples are not read twice
             self._read_before.clear()
         for number, batch in enumerate(self._epoch()):
             if number % self.mixture.accumulate == 0:
@@ -458,16 +459,16 @@ class DomainStreams(_Domains, IterableDataset[Any]):
             yield self._collate(rows)
 
     def follow(self, source: "MultiObjective | Tensor") -> None:
-        """As of a `DomainSampler`."""
+        """See `DomainSampler`."""
         super().follow(source)
         self._read_before.popleft()
 
     def state_dict(self) -> dict[str, Any]:
-        """As of a `DomainSampler`, with the samples that this rank has read of each stream."""
+        """See `DomainSampler`; also holds how many samples this rank has read of each stream."""
         return {**super().state_dict(), "read": list(self._read_before[0] if self._read_before else self._read)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """As of a `DomainSampler`: the streams begin anew, and what was read of them is skipped."""
+        """See `DomainSampler`; the streams are restarted and the samples already read are skipped."""
         if "read" not in state:
             raise StateMismatchError(f"state must have the entry read, as of DomainStreams; found {sorted(state)}")
         super().load_state_dict({key: x for key, x in state.items() if key != "read"})
@@ -475,7 +476,7 @@ class DomainStreams(_Domains, IterableDataset[Any]):
         self._passes = [1] * len(self._streams)
 
     def _next(self, domain: int) -> Any:  # noqa: ANN401
-        """The next sample of a stream, or `_END` when it has been gone through often enough."""
+        """The next sample of a stream, or `_END` when its passes are used up."""
         assert self._readers is not None  # noqa: S101
         sample = next(self._readers[domain], _END)
         if sample is not _END:
@@ -492,11 +493,11 @@ class DomainStreams(_Domains, IterableDataset[Any]):
 
 
 _END = object()
-"""No sample."""
+"""Marks the end of a stream."""
 
 
 def _ranks(rank: int | None, world_size: int | None) -> tuple[int, int]:
-    """This process and how many there are; by default those of the process group."""
+    """This process's rank and the number of ranks; by default those of the process group."""
     grouped = dist.is_available() and dist.is_initialized()
     world_size = (dist.get_world_size() if grouped else 1) if world_size is None else world_size
     rank = (dist.get_rank() if grouped else 0) if rank is None else rank
@@ -514,7 +515,7 @@ def _mixture(
     seed: int,
     world_size: int,
 ) -> Mixture:
-    """Settings that are sound; steps and repeats are still to be set."""
+    """Validated settings; steps and repeats are set later."""
     for name, number in (("batch_size", batch_size), ("accumulate", accumulate)):
         require(type(number) is int and number >= 1, f"{name} must be a whole number of at least 1", number)
     require(0.0 <= explore <= 1.0, "explore must lie in [0, 1]", explore)

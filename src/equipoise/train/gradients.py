@@ -13,11 +13,11 @@ __all__ = ["jacobian_rows", "steered"]
 
 
 def jacobian_rows(losses: Tensor, params: Sequence[Tensor]) -> Tensor:
-    """The gradient of every loss, one backward pass each; the graph stays for another one.
+    """The gradient of every loss, by one backward pass each; the graph is retained.
 
     Args:
         losses: f with its graph, (m,).
-        params: What to differentiate by, d numbers altogether; 0 where a loss does not depend on them.
+        params: What to differentiate by, d numbers altogether; a gradient is 0 where the loss does not depend on them.
 
     Returns:
         J in at least float32, (m, d).

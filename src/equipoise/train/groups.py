@@ -1,4 +1,4 @@
-"""Groups as objectives: the mean loss of each, and mini-batches that hold as much of each."""
+"""Groups as objectives: the mean loss of each, and mini-batches with equally many samples of each."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -18,20 +18,19 @@ __all__ = ["GroupBalancedSampler", "check_range", "group_losses", "read_membersh
 def group_losses(values: Tensor, groups: Tensor, m: int, *, weights: Tensor | None = None) -> tuple[Tensor, Tensor]:
     """The mean loss of every group of a batch, for `mol(losses, counts)`.
 
-    No device is waited for. A group number out of range is named on the CPU; on an accelerator, and in what is
-    compiled, it is left to torch's own assertions.
+    Does not synchronise with the device. A group number out of range raises an error on the CPU; on an accelerator,
+    and in compiled code, torch's own assertions catch it.
 
     Args:
         values: The loss of every sample, with its graph, (n,).
-        groups: The group of every sample, whole numbers in 0..m−1, (n,). Or, where groups overlap, which part of a
-            sample belongs to each, in [0, 1], (n, m): f_g = Σ_k a_kg ℓ_k / Σ_k a_kg.
+        groups: The group of every sample, whole numbers in 0..m−1, (n,). Or, where groups overlap, the fraction of a
+            sample that belongs to each, in [0, 1], (n, m): f_g = Σ_k a_kg ℓ_k / Σ_k a_kg.
         m: The number of groups.
-        weights: What the gradient of every sample is multiplied by, (n,), such as `Draw.weight`. The losses stay
-            plain means.
+        weights: Factors of the samples' gradients, (n,), such as `Draw.weight`. The losses stay plain means.
 
     Returns:
-        The mean losses in at least float32, 0 for a group that is not in the batch, (m,); and the samples of each
-        group, 0 there, which masks it, (m,).
+        The mean losses in at least float32, (m,), and the number of samples of each group, (m,). Both are 0 for a
+        group that is not in the batch, which masks it.
 
     Examples:
         >>> values, groups = torch.tensor([1.0, 2.0, 4.0]), torch.tensor([2, 0, 0])
@@ -101,20 +100,20 @@ def _overlapping_means(values: Tensor, membership: Tensor) -> tuple[Tensor, Tens
 
 
 class GroupBalancedSampler(Sampler[int]):
-    """Sample numbers for a DataLoader, of each group as many.
+    """Sample indices for a DataLoader, equally many from each group.
 
-    The groups take turns: samples 1..m of an epoch are one of each group, in random order, so are the next m, and so
-    on; no numbers of two groups differ by more than one. Each group goes through its samples in random order, and
-    through all of them before one comes again. The order is a function of seed and epoch alone, whatever the number
-    of workers; with several ranks each takes its part of one order, the same number of samples each.
+    The groups take turns: the first m samples of an epoch are one of each group, in random order, and so are the next
+    m. The counts of two groups never differ by more than one. Each group is traversed in random order, without
+    replacement, again and again. The order depends on seed and epoch alone, not on the number of workers. With several
+    ranks, each takes an equal part of one order.
 
-    A run that is resumed after s steps of an epoch goes on by `sampler.set_epoch(epoch, start=s * batch_size)`.
+    To resume after s steps of an epoch, call `sampler.set_epoch(epoch, start=s * batch_size)`.
 
     Args:
         groups: The group of every sample of the data set, whole numbers in 0..m−1, (n,).
         m: The number of groups; by default as many as `groups` shows.
-        samples: How many samples an epoch has over all ranks, rounded up to a multiple of them; by default n.
-        seed: Of the order.
+        samples: Samples of an epoch over all ranks, rounded up to a multiple of the number of ranks; by default n.
+        seed: The seed of the order.
         rank: Which part of the order this process takes; by default its rank in the process group, if there is one.
         world_size: In how many parts the order is divided; by default the number of ranks.
 
@@ -162,7 +161,7 @@ class GroupBalancedSampler(Sampler[int]):
 
         Args:
             epoch: Its number.
-            start: How many of this rank's samples to leave out, for a run that is resumed within the epoch.
+            start: How many of this rank's samples to skip, to resume within the epoch.
         """
         require(epoch >= 0, "epoch must be non-negative", epoch)
         require(0 <= start <= self.per_rank, f"start must lie in 0..{self.per_rank}", start)
@@ -186,7 +185,7 @@ class GroupBalancedSampler(Sampler[int]):
 
 
 def _shuffled(members: Tensor, count: int, generator: torch.Generator) -> Tensor:
-    """So many of the members, all of them in random order again and again, (count,)."""
+    """`count` members: permutations of all of them, one after the other, (count,)."""
     passes = math.ceil(count / len(members))
     order = torch.rand(passes, len(members), generator=generator).argsort(1)
     return members[order.flatten()[:count]]
@@ -198,13 +197,13 @@ def read_membership(
     """The members of each group of a data set.
 
     Args:
-        groups: One number per sample, (n,), or one row of parts per sample, (n, m).
-        m: The number of groups; None: as many as are shown.
+        groups: One number per sample, (n,), or one row of fractions per sample, (n, m).
+        m: The number of groups; None: as many as occur.
         name: What the groups are called in messages.
 
     Returns:
-        By group, the numbers of its samples; by group, which part of each belongs to it, None where all of it
-        does; and n.
+        For each group, the indices of its samples; for each group, the fraction of each sample that belongs to it, or
+        None if samples belong to one group each; and n.
 
     Raises:
         ValueError: If a group has no samples; the message has its number.

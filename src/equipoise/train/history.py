@@ -1,4 +1,4 @@
-"""What a run has done: its losses and weights over time, the last step in numbers, and objectives left behind."""
+"""Monitoring: losses and weights over time, metrics of the last step, and warnings about neglected objectives."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -21,14 +21,14 @@ if TYPE_CHECKING:
 __all__ = ["Balance", "History", "Watch", "describe_limits", "describe_step", "scaled"]
 
 LIMIT, NUMBERS = 2048, 2**18
-"""Steps and numbers that a history keeps at most."""
+"""The most steps and the most numbers that a history keeps."""
 
 
 class History:
     """Losses, coefficients and λ of a run, in bounded memory.
 
-    All steps are kept up to 2,048 (fewer with more than 42 objectives); then every second one is dropped, and so on, so
-    that a long run is kept evenly.
+    Keeps all of the first 2,048 steps (fewer with more than 42 objectives). Each time it is full, it drops every second
+    step, so a long run is sampled evenly.
 
     Args:
         names: The objectives.
@@ -48,13 +48,13 @@ class History:
         self._limit = min(LIMIT, max(2, NUMBERS // (3 * len(names))))
         self._rows: list[list[float]] = []
         self.weighted = torch.zeros(0, len(names))
-        """w_i (f_i − z_i)/u_i of the steps when `mol.history` was read, (n, m)."""
+        """w_i (f_i − z_i)/u_i of the steps, set when `mol.history` is read, (n, m)."""
 
     def __len__(self) -> int:
         return len(self._rows)
 
     def add(self, step: int, losses: Tensor, coefficients: Tensor, weights: Tensor | None) -> None:
-        """Keep a step, if it is its turn: tensors (m,) on the host, λ only if the weighting has it."""
+        """Keep a step if it is due: tensors (m,) on the host, λ only if the weighting has it."""
         if step % self.stride:
             return
         lambdas = [math.nan] * len(self.names) if weights is None else weights.tolist()
@@ -64,15 +64,15 @@ class History:
             self._rows = [row for row in self._rows if row[0] % self.stride == 0]
 
     def table(self) -> Tensor:
-        """All of it, (n, 1 + 3m): steps, losses, coefficients, λ."""
+        """Steps, losses, coefficients and λ, (n, 1 + 3m)."""
         return torch.tensor(self._rows, dtype=torch.float64).reshape(-1, 1 + 3 * len(self.names))
 
     def rows(self) -> list[list[float]]:
-        """The same as numbers: a checkpoint may have more rows than the run that loads it, unlike its tensors."""
+        """The table as numbers: tensors of a checkpoint must keep their shape, and the number of rows changes."""
         return [[*row] for row in self._rows]
 
     def load(self, rows: Sequence[Sequence[float]]) -> None:
-        """Take over what `rows` gave; a StateMismatchError if these are none of such a run."""
+        """Load what `rows` returned; StateMismatchError if it does not fit this run."""
         wide = 1 + 3 * len(self.names)
         fits = isinstance(rows, list) and all(isinstance(row, list) and len(row) == wide for row in rows)
         if not fits or any(not isinstance(x, float | int) for row in rows for x in row):
@@ -87,12 +87,12 @@ class History:
 
     @property
     def losses(self) -> Tensor:
-        """Losses as they were handed over, (n, m)."""
+        """Losses as they were passed in, (n, m)."""
         return self._part(0)
 
     @property
     def coefficients(self) -> Tensor:
-        """What the losses were multiplied with, (n, m)."""
+        """The factors of the losses, (n, m)."""
         return self._part(1)
 
     @property
@@ -102,7 +102,7 @@ class History:
 
     @property
     def imbalance(self) -> Tensor:
-        """Largest over smallest weighted loss, less 1, of the objectives with a weight, (n,)."""
+        """Largest over smallest weighted loss, minus 1, over the objectives with w_i > 0, (n,)."""
         asked = self.weighted[:, ~(self.weighted == 0).all(0)]
         return trade_off.imbalance(asked, torch.full((asked.shape[1],), 1.0 / max(asked.shape[1], 1)).to(asked))
 
@@ -131,9 +131,9 @@ class History:
 
 
 def scaled(weighting: Any, state: Any, losses: Tensor) -> Tensor:  # noqa: ANN401
-    """The losses less the ideal point as the weighting sees them, in the widest dtype, (*B, m).
+    """The losses minus the ideal point as the weighting sees them, in the widest dtype, (*B, m).
 
-    Over the first losses where it is relative.
+    A `Relative` weighting divides them by the first losses.
     """
     losses = losses.to(wide_dtype(losses.device))
     first = getattr(state, "first", None)
@@ -145,7 +145,7 @@ def scaled(weighting: Any, state: Any, losses: Tensor) -> Tensor:  # noqa: ANN40
 
 
 def slack(weighted: Tensor) -> Tensor:
-    """How far each weighted loss (m,) lies below the largest, as a share of that; NaN where it is not positive."""
+    """How far each weighted loss (m,) lies below the largest, as a fraction of it; NaN if that is not positive."""
     largest = weighted.amax(-1, keepdim=True)
     return 1 - weighted / torch.where(largest > 0, largest, torch.nan)
 
@@ -163,7 +163,7 @@ def describe_step(
     Args:
         names: The objectives.
         preference: w, (m,).
-        losses: What is shown as it is, by its key, (m,) each.
+        losses: Losses to report unchanged, by key, (m,) each.
         above: See `scaled`, (m,).
         coefficients: c, (m,).
         weights: λ, (m,), if there is one.
@@ -176,7 +176,7 @@ def describe_step(
         for key, vector in vectors.items()
         for name, value in zip(names, vector.tolist(), strict=True)
     }
-    # Nothing is asked of an objective of weight 0: it is not out of balance, whatever its loss.
+    # An objective of weight 0 is never out of balance.
     asked = w > 0
     measures = {"tch": trade_off.tch(above, w)}
     measures |= {
@@ -198,7 +198,7 @@ def describe_limits(names: Sequence[str], limits: Limits, losses: Tensor, state:
 
 
 class Watch:
-    """Warns, once, of a limit that is missed for long while its multiplier keeps growing.
+    """Warns once about a limit that stays violated while its multiplier keeps growing.
 
     Args:
         names: The objectives, for the message.
@@ -208,11 +208,11 @@ class Watch:
     def __init__(self, names: tuple[str, ...], limits: Limits) -> None:
         self.names, self.limits = names, limits
         self.due: float = FIRST
-        """The step of the next look; each comes after twice as many steps as the last."""
+        """The step of the next check; intervals double."""
         self._before: LimitsState | None = None
 
     def look(self, state: LimitsState, step: int) -> None:
-        """Look at the state after a step."""
+        """Check the state after a step."""
         before, self._before = self._before, state
         self.due = 2 * step
         if before is None:
@@ -235,41 +235,41 @@ class Watch:
 
 
 FIRST, MISSED = 256, 0.05
-"""The first look, and the share of a limit by which it is missed."""
+"""The step of the first check, and the fraction by which a limit must be missed."""
 
 
 # Objectives without gradient ----------------------------------------------------------------
 
 EVERY, LOOKS = 100, 10
-"""Steps between two looks, and looks in a row that a warning needs after the first."""
+"""Steps between two checks, and further checks in a row that a warning needs after the first."""
 SHARE, LEAST, UNITS = 1e-3, 0.1, 10.0
-"""λ below SHARE/m is none. A weighted loss closer than LEAST to the largest is in balance, whatever its λ. A loss so
-many times smaller than the largest probably has another unit."""
+"""λ below SHARE/m counts as 0. A weighted loss closer than LEAST to the largest is in balance, whatever its λ. A loss
+this many times smaller than the largest probably has another unit."""
 
 
 class Balance:
-    """Warns, once, of an objective that has had no gradient for long.
+    """Warns once about an objective that has had no gradient for a long time.
 
     Args:
         names: The objectives, for the message.
         preference: w, (m,).
         units: The units of the run.
-        step: Where the run stands.
+        step: The current step.
     """
 
     def __init__(self, names: tuple[str, ...], preference: Tensor, units: Units, step: int = 0) -> None:
         self.names, self.units = names, units
         self.due: float = step + EVERY
-        """The step of the next look."""
+        """The step of the next check."""
         self._w = preference.double()
         self._looks = torch.zeros_like(self._w)
-        """In a row, without gradient."""
+        """Checks in a row without gradient."""
         self._mean = torch.zeros_like(self._w)
-        """Of the losses, over some ten looks."""
+        """Mean of the losses over about ten checks."""
         self._seen = 0
 
     def look(self, weights: Tensor, losses: Tensor, step: int) -> None:
-        """Look at λ and f̃ (m,) after a step."""
+        """Check λ and f̃ (m,) after a step."""
         self.due = step + EVERY
         if not bool(torch.isfinite(losses).all()):
             return

@@ -1,4 +1,4 @@
-"""What a user hands over: the arguments of a `MultiObjective`, and losses and counts in every step."""
+"""Validation of user input: the arguments of a `MultiObjective`, and the losses and counts of every step."""
 
 import functools
 import inspect
@@ -44,7 +44,7 @@ __all__ = [
 ]
 
 CAPACITY = 8
-"""Copies that a method of the registry keeps in a training loop if its conversion has no limit of its own."""
+"""The capacity that a training loop gives a method named in the registry whose conversion has none."""
 
 Choice = str | Method | tuple[Weighting[Any], Conversion[Any]] | None
 """A method: its name, itself, a weighting with its conversion, or None for the default."""
@@ -65,7 +65,7 @@ P = ParamSpec("P")
 
 
 def show_call(init: Callable[P, None]) -> Callable[P, None]:
-    """Make the TypeError for arguments that are missing, misplaced or unknown show the right call."""
+    """Add the right call to the TypeError for missing, misplaced or unknown arguments."""
 
     @functools.wraps(init)
     def checked(*args: P.args, **kwargs: P.kwargs) -> None:
@@ -99,7 +99,7 @@ def check_optimizer(optimizer: object, params: Mapping[str, Tensor]) -> None:
 
 
 class Wish(NamedTuple):
-    """A preference as the run uses it."""
+    """A validated preference with the names of its objectives."""
 
     w: Tensor
     """Non-negative, of sum 1, (m,)."""
@@ -131,7 +131,7 @@ def read_preference(preference: object, names: Sequence[str] | None) -> Wish:
 
 
 def read_limits(wish: Wish, limits: object) -> tuple[Wish, tuple[Limit, ...]]:
-    """A preference of the free losses, and limits of further ones: the preference of all, and the limits of all."""
+    """Extend a preference of the free losses by losses with limits; returns preference and limits of all losses."""
     free = len(wish.w)
     rule = "limits must be a mapping from names to limits, as the preference is, or a list as it is"
     if isinstance(limits, Mapping):
@@ -152,7 +152,7 @@ def read_limits(wish: Wish, limits: object) -> tuple[Wish, tuple[Limit, ...]]:
 
 
 def limit(method: Choice, limits: tuple[Limit, ...]) -> Method:
-    """The method with these limits, its own weighting among the free losses; by default with an average."""
+    """The method with these limits; its own weighting combines the free losses. By default with `Average`."""
     found = choose_method(method)
     conversion = Average(power=8.0) if method is None else found.conversion
     rule = "with limits the conversion must be Average() or Last(): others choose by the free losses alone"
@@ -161,7 +161,7 @@ def limit(method: Choice, limits: tuple[Limit, ...]) -> Method:
 
 
 def choose_method(method: object) -> Method:
-    """The method that is meant, with a conversion that keeps a bounded number of copies; or a ValueError."""
+    """The chosen method, with a conversion that keeps a bounded number of copies; or a ValueError."""
     rule = "method must be a name, a Method, or a weighting with its conversion, such as (OMD(), Suffix())"
     if method is None or isinstance(method, str):
         found = resolve(method)
@@ -175,6 +175,8 @@ def choose_method(method: object) -> Method:
         alone = f"{type(method).__name__} alone: add its conversion, Suffix() or, for the last iterate, Last()"
         require(False, rule, alone if _is_weighting(method) else f"{method!r:.80}")  # noqa: FBT003
     require(_is_weighting(found.weighting), "method must have a weighting such as OMD()", found.weighting)
+    rule = "weighting must have uses_duals, and not its former name dual"
+    require(not hasattr(found.weighting, "dual"), rule, lambda: f"dual in {type(found.weighting).__name__}")
     given: object = found.conversion
     planned = isinstance(given, Conversion) and not isinstance(given, type)
     require(planned, "method must have a conversion such as Suffix(), Average() or Last()", given)
@@ -202,14 +204,14 @@ def check_units(units: Unit, ideal: Zero, m: int, names: tuple[str, ...] | None)
 
 
 def check_unitless(units: Unit, ideal: Zero) -> None:
-    """Raise ValueError for units or an ideal point beside limits."""
+    """Raise ValueError for units or an ideal point together with limits."""
     plain = units is None and isinstance(ideal, float | int) and ideal == 0
     rule = "limits must be given without units and ideal, as a limit is in the unit of its loss"
     require(plain, rule, lambda: f"units={units}, ideal={ideal}")
 
 
 def check_choices(every: int | None, check: str, on_nonfinite: str, on_store_error: str) -> None:
-    """Raise ValueError for a choice that there is not."""
+    """Raise ValueError for an unknown choice or combination of choices."""
     require(every is None or every >= 1, "every must be None or at least 1", every)
     require(check in {"auto", "now", "deferred"}, 'check must be "auto", "now" or "deferred"', check)
     require(on_nonfinite in {"raise", "skip"}, 'on_nonfinite must be "raise" or "skip"', on_nonfinite)
@@ -226,7 +228,7 @@ def check_store(store: object) -> None:
 
 
 def check_sharded(weighting: Weighting[Any], on_nonfinite: str) -> None:
-    """Raise ValueError for what needs whole parameters."""
+    """Raise ValueError for settings that need unsharded parameters."""
     rule = (
         "weighting must need losses alone where parameters are sharded: gradients of single losses do not reach shards"
     )
@@ -242,11 +244,11 @@ def stack_losses(losses: Losses, names: tuple[str, ...] | None, m: int, device: 
     """The losses as a tensor (m,), with their graph.
 
     Raises:
-        ValueError: For other names or another shape than the preference has, for what is not
-            floating-point, and for another device than the weights'.
+        ValueError: If names or shape differ from the preference's, if the losses are not floating-point, or if they are
+            on another device than the weights.
     """
     if isinstance(losses, Tensor) and losses.shape == (m,) and losses.is_floating_point() and losses.device == device:
-        return losses  # as it should be in every step
+        return losses  # the usual case
     if isinstance(losses, Mapping):
         rule = "losses must be a tensor (m,) or a list unless the preference names the objectives"
         require(names is not None, rule, lambda: sorted(losses))
@@ -270,14 +272,14 @@ def _stacked(losses: Mapping[Any, Any]) -> Tensor:
     """Numbers as one tensor (m,)."""
     for key, loss in losses.items():
         found = tuple(loss.shape) if isinstance(loss, Tensor) else type(loss).__name__
-        rule = f"losses[{key!r}] must be a tensor of shape () with its graph, not what .item() gives of it"
+        rule = f"losses[{key!r}] must be a tensor of shape () with its graph, not the result of .item()"
         require(found == (), rule, found)
     return torch.stack(list(losses.values()))
 
 
 def check_graph(losses: Losses, stacked: Tensor, *, counted: bool) -> None:
-    """Raise ValueError unless every loss can be differentiated; of counted ones some may be absent."""
-    require(torch.is_grad_enabled(), "losses must be measured and handed over with gradients", "torch.no_grad()")
+    """Raise ValueError unless every loss can be differentiated; with counts, absent ones need no graph."""
+    require(torch.is_grad_enabled(), "losses must be computed and passed in with gradients enabled", "torch.no_grad()")
     require(stacked.requires_grad, "losses must require grad", "losses without a graph")
     if not isinstance(losses, Tensor) and not counted:
         single: Iterable[tuple[Any, Tensor]] = losses.items() if isinstance(losses, Mapping) else enumerate(losses)
@@ -286,7 +288,7 @@ def check_graph(losses: Losses, stacked: Tensor, *, counted: bool) -> None:
 
 
 def stack_counts(counts: Counts | None, names: tuple[str, ...] | None, like: Tensor) -> Tensor | None:
-    """The counts as a tensor (m,) in dtype and on device of the losses' values; None stays None."""
+    """The counts as a tensor (m,) with the dtype and device of the losses; None stays None."""
     if counts is None:
         return None
     if isinstance(counts, Mapping):

@@ -1,4 +1,4 @@
-"""Losses of language models by domain: means over tokens, also where rows are packed and gradients accumulate."""
+"""Losses of language models by domain: means over tokens, with packed rows and gradient accumulation."""
 
 import torch
 import torch.distributed as dist
@@ -27,17 +27,16 @@ def token_losses(
 ) -> tuple[Tensor, Tensor]:
     """The mean loss per token of every domain of a batch, for `mol(losses, counts)`.
 
-    f_i = Σ ℓ / n_i over the n_i tokens of domain i that have a label. No device is waited for.
+    f_i = Σ ℓ / n_i over the n_i tokens of domain i that have a label. Does not synchronise with the device.
 
     Args:
         logits: Of the next token, (n, t, vocabulary).
-        labels: The next token, (n, t); for logits of a model that reads `tokens`, these are `logits[:, :-1]` and
-            `tokens[:, 1:]`.
+        labels: The next token, (n, t). For a model that reads `tokens`, pass `logits[:, :-1]` and `tokens[:, 1:]`.
         domains: The domain of every row, whole numbers in 0..m−1, (n,); or of every token, (n, t), where documents of
-            several domains are packed in one row; where the label is ignored, any number serves there.
+            several domains are packed in one row. Tokens with an ignored label may have any number.
         m: The number of domains.
-        weights: What the gradient of every row is multiplied by, (n,), such as `Draw.weight`.
-        share: What the gradient of every domain is multiplied by, (m,), such as a row of `step_shares`.
+        weights: Factors of the rows' gradients, (n,), such as `Draw.weight`.
+        share: Factors of the domains' gradients, (m,), such as a row of `step_shares`.
         ignore_index: The label of tokens without a loss.
 
     Returns:
@@ -89,17 +88,17 @@ def count_tokens(labels: Tensor, domains: Tensor, m: int, *, ignore_index: int =
 
 
 def step_shares(counts: Tensor, group: Group = None) -> Tensor:
-    """What makes the gradient of an accumulated step the one of means over all of its tokens, not of means of means.
+    """Factors that turn the mean of per-call means into the mean over all tokens of an accumulated step.
 
-    Call k of K has K n_k / Σ n of a domain's tokens, over all ranks; `mol(...) / K` then sums to the gradient of
-    Σ ℓ / Σ n.
+    Call k of K gets K n_k / Σ n for a domain, over all ranks. The gradients of `mol(...) / K` then sum to the gradient
+    of Σ ℓ / Σ n.
 
     Args:
-        counts: Tokens of each domain in each call of the step on this rank, (K, m); all ranks must call.
+        counts: Tokens of each domain in each call of the step on this rank, (K, m). All ranks must call this function.
         group: The ranks that train together; by default all of them.
 
     Returns:
-        By call the `share` of `token_losses`, 0 for a domain that is absent in the step, (K, m).
+        For each call, the `share` of `token_losses`; 0 for a domain that is absent in the step, (K, m).
 
     Examples:
         >>> counts = torch.tensor([[3.0, 1.0], [1.0, 1.0]])  # of two calls
@@ -115,7 +114,7 @@ def step_shares(counts: Tensor, group: Group = None) -> Tensor:
 
 
 def _owners(labels: Tensor, domains: Tensor, m: int, ignore_index: int) -> tuple[Tensor, Tensor]:
-    """The domain of every row, and its tokens with a loss; or of every token, 0 for those without one."""
+    """The domain of every row and its number of labelled tokens; or the domain of every token, 0 if unlabelled."""
     require(type(m) is int and m >= 1, "m must be a whole number of at least 1", m)
     rows, tokens = (len(labels),), tuple(labels.shape)
     rule = f"domains must be one number per row or token, of shape {rows} or {tokens}"

@@ -1,4 +1,4 @@
-"""In Lightning's Trainer: a callback that makes `mol`, and evaluates and saves the solution.
+"""A callback for Lightning's Trainer that creates `mol`, evaluates the solution and saves it.
 
 Needs the extra `lightning`; nothing else imports this module.
 """
@@ -19,34 +19,33 @@ from equipoise.train.multi_objective import MultiObjective
 __all__ = ["MultiObjectiveCallback"]
 
 TRAINING_WEIGHTS = "current_model_state"
-"""Where a checkpoint has the weights that training goes on with; Lightning's `WeightAveraging` calls it so too."""
+"""The checkpoint key of the weights that training resumes with; Lightning's `WeightAveraging` uses the same key."""
 
 
 class MultiObjectiveCallback(Callback):
     """A weighting and a conversion in a Lightning `Trainer`.
 
-    The module finds `self.mol`, a `MultiObjective` that is attached to its optimizer, while `fit` runs. Automatic
-    optimization and manual optimization with one optimizer work, with accumulation, clipping and mixed precision.
+    While `fit` runs, the module has `self.mol`, a `MultiObjective` attached to its optimizer. Automatic and manual
+    optimization with one optimizer work, with gradient accumulation, clipping and mixed precision.
 
-    - Validation within `fit` sees the solution as soon as something was recorded; the sanity check does not.
-    - `state_dict` of a checkpoint is the solution: `load_from_checkpoint`, `test` and `predict` get it. The weights
-      that training goes on with are saved beside it, the method's state with the callback's, and
-      `fit(ckpt_path=...)` resumes bit for bit.
+    - Validation within `fit` uses the solution once something was recorded; the sanity check does not.
+    - `state_dict` of a checkpoint is the solution: `load_from_checkpoint`, `test` and `predict` get it. The training
+      weights and the method's state are saved too, and `fit(ckpt_path=...)` resumes bit for bit.
     - When training ends, the module holds the solution.
 
     Args:
         preference: w, one entry per objective, in order or by name.
         method: As in `MultiObjective`.
-        log_every: Every how many optimizer steps `mol.metrics()` is logged, under names that begin with `mol/`;
-            None for never.
-        recalibrate: Batches for a pass that finds the BatchNorm statistics of the solution when training ends;
-            None leaves those of the last iterate. Tuples that begin with the model's input serve too.
-        sampler: That of the training loader, if its batches are to follow λ; its state is saved with the method's.
+        log_every: Log `mol.metrics()` every so many optimizer steps, under names that begin with `mol/`; None for
+            never.
+        recalibrate: Batches, or tuples that begin with the model's input. At the end of training one pass over them
+            recomputes the BatchNorm statistics for the solution; None keeps those of the last iterate.
+        sampler: The sampler of the training loader, if its batches follow λ; its state is saved with the method's.
         settings: Further arguments of `MultiObjective`.
 
     Raises:
-        ValueError: For what `MultiObjective` refuses; when `fit` begins, if there is not one optimizer, if the
-            module has a `mol` of its own, and for a `ModelCheckpoint(save_weights_only=True)`.
+        ValueError: For what `MultiObjective` refuses. When `fit` begins: unless there is exactly one optimizer, if the
+            module already has a `mol`, and for a `ModelCheckpoint(save_weights_only=True)`.
 
     Examples:
         >>> from lightning.pytorch import LightningModule, Trainer
@@ -81,7 +80,7 @@ class MultiObjectiveCallback(Callback):
         rule = "settings must leave model and optimizer to the Trainer"
         require(not {"model", "optimizer"} & settings.keys(), rule, list(settings))
         self._settings = {"preference": preference, "method": method, **settings}
-        # A trial: what is wrong is said here, not when the data are loaded and the model is built.
+        # A trial run: report wrong settings now, not after data are loaded and the model is built.
         trial = {key: value for key, value in self._settings.items() if key not in {"parameters", "store"}}
         MultiObjective(nn.Linear(1, 1), None, **trial)
         self.log_every, self.recalibrate, self.sampler = log_every, recalibrate, sampler
@@ -89,14 +88,14 @@ class MultiObjectiveCallback(Callback):
         self._fitting = False
         self._loaded: dict[str, Any] | None = None
         self._lent: AbstractContextManager[None] | None = None
-        """Entered while the module has the solution for validation."""
+        """The open context while the module holds the solution for validation."""
         self._training: dict[str, Any] | None = None
         """The module's state at the end of training, before it got the solution; on the host."""
         self._logged = self._followed = 0
 
     @property
     def mol(self) -> MultiObjective:
-        """That of the last `fit`, also when it is over."""
+        """The `MultiObjective` of the current or last `fit`."""
         require(self._mol is not None, "mol must be asked for after fit has begun", "no fit yet")
         assert self._mol is not None  # noqa: S101
         return self._mol
@@ -104,7 +103,7 @@ class MultiObjectiveCallback(Callback):
     # The run ----------------------------------------------------------------------------------
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Check what can be checked, and let the module's `mol` say why it cannot be called yet."""
+        """Check the settings, and give the module a `mol` that explains why it cannot be called yet."""
         own = getattr(pl_module, "mol", None)
         known = own is None or isinstance(own, _Outside) or own is self._mol
         require(known, "the module must leave its attribute mol to MultiObjectiveCallback", lambda: type(own))
@@ -121,14 +120,14 @@ class MultiObjectiveCallback(Callback):
         _give(pl_module, _Outside())
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Make `mol`; the optimizers are there, and the module is on its device."""
+        """Create `mol`, now that the optimizers exist and the module is on its device."""
         number = len(trainer.optimizers)
         require(number == 1, "configure_optimizers must give one optimizer", number)
         self._mol = MultiObjective(pl_module, trainer.optimizers[0], **self._settings)
         self._logged = self._followed = 0
         if trainer.ckpt_path and self._loaded is None and not trainer.strategy.restore_checkpoint_after_setup:
             found = f"{trainer.ckpt_path} has no state of MultiObjectiveCallback"
-            warnings.warn(f"{found}: the method begins anew, at the checkpoint's weights", stacklevel=2)
+            warnings.warn(f"{found}: the method starts afresh, from the checkpoint's weights", stacklevel=2)
         self._restore()
         self._followed = self._mol.step
         _give(pl_module, self._mol)
@@ -140,15 +139,15 @@ class MultiObjectiveCallback(Callback):
         batch: Any,  # noqa: ANN401, ARG002
         batch_idx: int,
     ) -> None:
-        """Forget what a skipped step left.
+        """Discard the calls of a skipped step.
 
-        Lightning clears its gradients only after `training_step`, when the coefficients have been chosen.
+        Lightning clears the gradients only after `training_step`, too late for the choice of coefficients.
         """
         if pl_module.automatic_optimization and batch_idx % trainer.accumulate_grad_batches == 0:
             self.mol.discard()
 
     def on_before_optimizer_step(self, trainer: Trainer, pl_module: LightningModule, optimizer: Any) -> None:  # noqa: ANN401, ARG002
-        """Let a step pass that has no gradients, because `training_step` returned None: it moves nothing."""
+        """Ignore a step without gradients (`training_step` returned None): it moves nothing."""
         if pl_module.automatic_optimization:
             self.mol._run.pass_if_idle()
 
@@ -160,7 +159,7 @@ class MultiObjectiveCallback(Callback):
         batch: Any,  # noqa: ANN401, ARG002
         batch_idx: int,  # noqa: ARG002
     ) -> None:
-        """Let the sampler follow the step; log it when it is its turn."""
+        """Update the sampler, and log the metrics if they are due."""
         step = self.mol.step
         if self.sampler is not None and step != self._followed:
             self._followed = step
@@ -180,7 +179,7 @@ class MultiObjectiveCallback(Callback):
         pl_module.load_state_dict(self.mol.solution(gather=False), strict=pl_module.strict_loading)
 
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:  # noqa: ARG002
-        """Let go of the optimizer and of the module."""
+        """Detach from the optimizer and the module."""
         if stage == "fit" and self._mol is not None:
             self._mol.close()
             self._fitting = False
@@ -189,16 +188,16 @@ class MultiObjectiveCallback(Callback):
     # Validation -------------------------------------------------------------------------------
 
     def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:  # noqa: ARG002
-        """Lend the module the solution."""
+        """Swap the solution into the module."""
         if self._fitting and not trainer.sanity_checking:
             self._lend()
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:  # noqa: ARG002
-        """Take it back; a `ModelCheckpoint` saves after this."""
+        """Restore the training weights; a `ModelCheckpoint` saves after this."""
         self._take_back()
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:  # noqa: ARG002
-        """Take it back if validation was broken off."""
+        """Restore the training weights if validation failed."""
         self._take_back()
 
     def _lend(self) -> None:
@@ -214,33 +213,33 @@ class MultiObjectiveCallback(Callback):
     # Checkpoints ------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
-        """The method's state, while `fit` runs and after it."""
+        """The method's state, during and after `fit`."""
         if self._mol is None or not (self._fitting or self._training is not None):
             return {}
         drawn = {} if self.sampler is None else {"sampler": self.sampler.state_dict()}
         return {"mol": self._mol.state_dict(), **drawn}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Go on where the checkpoint was made, as soon as `mol` is there."""
+        """Resume the method's state as soon as `mol` exists."""
         if self._fitting:
             self._loaded = state_dict
             self._restore()
 
     def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:  # noqa: ARG002
-        """Put the solution where the weights are looked for, and the weights of training beside it."""
+        """Save the solution under `state_dict`, and the training weights under their own key."""
         if self._training is not None:  # the module holds the solution
             checkpoint[TRAINING_WEIGHTS] = self._training
         elif self._fitting and self._mol is not None and self._mol.recorded > 0:
             state, answer = checkpoint["state_dict"], self._mol.solution(gather=False)
             checkpoint["state_dict"] = {key: answer.get(key, x) for key, x in state.items()}
-            if self._lent is not None:  # by a hook of validation: the entries of state change with the module
+            if self._lent is not None:  # saved during validation: the entries of state alias the module's tensors
                 self._take_back()
                 state = _on_host(state)
                 self._lend()
             checkpoint[TRAINING_WEIGHTS] = state
 
     def on_load_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:  # noqa: ARG002
-        """Training goes on with its own weights; everything else with the solution."""
+        """Resume training with the training weights; everything else uses the solution."""
         if not self._fitting:
             self._training = None  # the module holds other weights now
         elif TRAINING_WEIGHTS in checkpoint:
@@ -257,7 +256,7 @@ class MultiObjectiveCallback(Callback):
 
 
 class _Outside:
-    """Stands for `mol` where no training runs."""
+    """Stands in for `mol` while no training runs."""
 
     def __call__(self, *losses: object, **counts: object) -> NoReturn:  # noqa: ARG002
         raise ValueError("mol must be called in training_step while fit runs; found no fit running")

@@ -1,4 +1,4 @@
-"""How many samples of each domain a step draws: the probabilities, and whole numbers that have them as means."""
+"""How many samples of each domain a step draws: bounded probabilities, and unbiased rounding to whole numbers."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,12 +10,12 @@ Numbers = NDArray[np.float64]
 
 
 def bounded(q: Numbers, low: float | Numbers, high: float | Numbers) -> Numbers:
-    """Probabilities within bounds: min(max(s·q, low), high), with the factor s that makes their sum 1.
+    """Probabilities within bounds: min(max(s·q, low), high), with s such that the sum is 1.
 
     Args:
         q: Positive, (m,).
-        low: Least probabilities; their sum is at most 1.
-        high: Largest probabilities, not below `low`; their sum is at least 1.
+        low: Lower bounds; their sum is at most 1.
+        high: Upper bounds, not below `low`; their sum is at least 1.
 
     Examples:
         >>> import numpy as np
@@ -25,7 +25,7 @@ def bounded(q: Numbers, low: float | Numbers, high: float | Numbers) -> Numbers:
     """
     if (q >= low).all() and (q <= high).all() and abs(q.sum() - 1.0) < 1e-12:
         return q
-    # The sum grows with s, and is linear between the factors at which an entry meets a bound.
+    # The sum grows with s and is linear between the values of s at which an entry meets a bound.
     factors = np.sort(np.concatenate([low / q, high / q]))
     sums: Numbers = np.clip(factors[:, None] * q, low, high).sum(1)
     found: Numbers = np.clip(np.interp(1.0, sums, factors) * q, low, high)
@@ -48,7 +48,7 @@ def allot(expected: Numbers, shift: float) -> NDArray[np.int64]:
         >>> [allot(expected, shift).tolist() for shift in (0.1, 0.6, 0.9)]
         [[2, 2, 0], [1, 3, 0], [1, 2, 1]]
     """
-    # A sum such as 0.9999999999 is a rounded 1: the tolerance keeps what is sure from depending on it.
+    # Tolerance: a cumulated sum such as 0.9999999999 is a rounded 1.
     sure = np.floor(expected + 1e-9)
     ends = np.cumsum(np.maximum(expected - sure, 0.0))
     rest = round(float(expected.sum())) - int(sure.sum())

@@ -1,4 +1,4 @@
-"""`MultiObjective`: a weighting and a conversion in one's own training loop."""
+"""`MultiObjective`: a weighting and a conversion in your own training loop."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -39,12 +39,12 @@ __all__ = ["MultiObjective"]
 
 
 class _Saved(NamedTuple):
-    """What a checkpoint has tensors of."""
+    """The tensors of a checkpoint."""
 
     weighting: Any
     conversion: Any
     following: Tensor
-    """Coefficients of the next step, if it has several calls, (m,)."""
+    """Coefficients of the next step if it accumulates gradients, (m,)."""
     coefficients: Tensor
     losses: Tensor
     scale: Scale
@@ -53,55 +53,55 @@ class _Saved(NamedTuple):
 
 
 class MultiObjective:
-    r"""A weighting and a conversion in one's own training loop.
+    r"""A weighting and a conversion in your own training loop.
 
-    With an `optimizer`, θ⁽ᵗ⁾ is recorded just before it steps and λ moves just after: once per step, with the
-    count-weighted mean of the losses of all calls whose gradients the step uses, and not at all for a step that is
-    skipped. Without one, each call is a step. Holds a reference to the model; like an optimizer, it is not an
+    With an `optimizer`, θ⁽ᵗ⁾ is recorded just before each of its steps and λ is updated just after, with the
+    count-weighted mean of the losses of all calls whose gradients the step uses. A skipped step changes nothing.
+    Without an optimizer, each call is a step. Holds a reference to the model; like an optimizer, it is not an
     `nn.Module`.
 
-    Coefficients are scaled such that uniform λ gives the weighted sum Σ w_i f_i, for every method: one learning rate
+    Coefficients are scaled so that uniform λ gives the weighted sum Σ w_i f_i for every method: one learning rate
     serves all of them.
 
-    λ and everything that is decided by losses is computed on the host. On an accelerator that happens in the call after
-    a step, when its losses have long arrived, so that the host does not wait for the device.
+    λ is computed on the host. On an accelerator that happens in the call after a step, when its losses have arrived, so
+    the host does not wait for the device.
 
     Under gradient accumulation, weightings whose coefficients depend on this step's losses (Tchebycheff, smooth
-    Tchebycheff, alternating order, those on gradients) use those of the previous step; in the first step, which
-    has none before it, those of its first call.
+    Tchebycheff, alternating order, gradient-based ones) use those of the previous step; the first step uses those of
+    its first call.
 
-    In a process group all ranks must call with their part of the batch: the losses are averaged over the ranks,
-    so that every rank has the same λ, the same archive and the same coefficients.
+    In a process group all ranks must call with their part of the batch. The losses are averaged over the ranks, so
+    every rank has the same λ, archive and coefficients.
 
     Args:
         model: Its parameters are trained; it may be wrapped or compiled.
-        optimizer: Whose steps are the steps of the run; None: every call is a step. An earlier MultiObjective on this
+        optimizer: Its steps are the steps of the run; None: every call is a step. An earlier MultiObjective on this
             optimizer is closed, with a warning.
         preference: w, one entry per objective: non-negative, of sum 1. A mapping gives the objectives their names.
-        method: A name of `methods()`, a `Method`, or a weighting with its conversion, such as `(OMD(), Last())`; by
-            default `default()`. A method by name whose conversion keeps ever more copies gets a capacity of 8.
+        method: A name from `methods()`, a `Method`, or a weighting with its conversion, such as `(OMD(), Last())`; by
+            default `default()`. A named method whose conversion has no capacity gets a capacity of 8.
         limits: Further losses that must stay below a number, or within a pair (least, most): by name, or in order after
             those of the preference. The losses of the preference are made as small as the limits allow, by `Limits`;
-            `method` is how several of them are weighted. The answer is then `Average(power=8)` by default.
+            `method` weights them if there are several. The default conversion is then `Average(power=8)`.
         names: The objectives' names, for losses by name, messages and metrics.
-        parameters: Names of the parameters to record; by default all that require grad. Recorded are copies in
-            at least float32.
-        every: Every how many steps an iterate is recorded with the losses of that step; None: only by `record`.
-        check: When losses that are not finite are noticed: "now", before the backward pass, or "deferred" to the next
-            call, so that the host does not wait for the device. By default "now" on the CPU, else "deferred".
-        on_nonfinite: "raise" a NonFiniteLossError, or "skip" the call: it has zero gradients and is not
-            committed, and a step that has no other call leaves the parameters alone. "skip" implies "now".
+        parameters: Names of the parameters to record; by default all that require grad. Copies are in at least
+            float32.
+        every: Record an iterate every so many steps, with the losses of that step; None: only by `record`.
+        check: When to check that losses are finite: "now", before the backward pass, or "deferred" to the next call, so
+            that the host does not wait for the device. By default "now" on the CPU, else "deferred".
+        on_nonfinite: "raise" a NonFiniteLossError, or "skip" the call: its gradients are zero and it is not counted. A
+            step without any other call leaves the parameters unchanged. "skip" implies "now".
         process_group: The ranks that train together; by default all of them.
-        units: What each loss is measured in. None: the losses as they are. "start": the first loss of each objective
-            that the run takes (less its ideal), of a committed step, of `record` or of `steer`; saved in checkpoints.
-            Or positive numbers, in order or by name. The weighting, the conversion and the metrics then see
-            f̃ = (f − z)/u, and the scalar is Σ c_i f̃_i, so that gradients are in these units too.
-        ideal: z, the best that each loss can be, in its own unit: one number, or one each, in order or by name.
-            See `payoff`.
-        store: Where the copies of what is recorded live: on the "device" of the model, in the memory of the "host", or
-            in a folder, a `pathlib.Path` that this run has for itself. The run is the same bit for bit.
-        on_store_error: What a store that cannot be written to does: "raise" a StoreError, or "keep" the archive as it
-            is, with a warning, and record again once it can be.
+        units: The unit u of each loss. None: the losses as they are. "start": the first loss of each objective (minus
+            its ideal), from a step, `record` or `steer`; saved in checkpoints. Or positive numbers, in order or by
+            name. The weighting, the conversion and the metrics then see f̃ = (f − z)/u, and the scalar is Σ c_i f̃_i,
+            so gradients are in these units too.
+        ideal: z, the smallest value that each loss can reach, in its own unit: one number, or one each, in order or by
+            name. See `payoff`.
+        store: Where recorded copies live: on the "device" of the model, in "host" memory, or in a folder (a
+            `pathlib.Path` that no other run uses). The results are the same bit for bit.
+        on_store_error: What to do when the store cannot be written: "raise" a StoreError, or "keep" the archive as it
+            is, warn, and record again once writing works.
 
     Examples:
         >>> model = torch.nn.Linear(1, 1, bias=False)
@@ -181,46 +181,46 @@ class MultiObjective:
         """The scalar to differentiate.
 
         Args:
-            losses: f at the parameters as they are: a tensor (m,), or numbers in a list or by name, with their graph.
+            losses: f at the current parameters: a tensor (m,), or numbers in a list or by name, with their graph.
             counts: How many samples each loss is the mean of on this rank, 0 for an absent objective; by
                 default the same for all objectives, calls and ranks.
 
         Returns:
-            Σ c_i f_i, or Σ c_i (f_i − z_i)/u_i with units and an ideal point. Divide it by the number of calls where
-            gradients accumulate.
+            Σ c_i f_i, or Σ c_i (f_i − z_i)/u_i with units and an ideal point. Under gradient accumulation, divide it by
+            the number of calls.
 
         Raises:
             NonFiniteLossError: If a loss is NaN or infinite; see `check` and `on_nonfinite`.
-            ValueError: For losses of another shape or with other names than the preference, without a graph or
-                under `no_grad`.
+            ValueError: If losses differ from the preference in shape or names, have no graph, or are passed under
+                `no_grad`.
         """
         return self._run.call(losses, counts)
 
     def record(self, losses: Losses, counts: Counts | None = None) -> None:
-        """Record the parameters as they are, compared by these losses instead of those that they are trained with.
+        """Record the current parameters with these losses instead of the training losses.
 
-        For losses on a fixed held-out batch or on all data. From then on nothing is recorded but by this method:
-        iterates compared by two kinds of losses would not be comparable.
+        For losses on a fixed held-out batch or on all data. From then on only this method records: iterates with
+        different kinds of losses would not be comparable.
 
         Args:
-            losses: f at the parameters as they are, a tensor (m,), or numbers in a list or by name; no graph is needed.
+            losses: f at the current parameters, a tensor (m,), or numbers in a list or by name; no graph is needed.
             counts: As in a call.
         """
         self._run.record(losses, counts)
 
     def steer(self, losses: Losses, counts: Counts | None = None) -> None:
-        """Let λ follow these losses, such as those on held-out data, instead of those that the model is trained with.
+        """Update λ with these losses, such as losses on held-out data, instead of the training losses.
 
-        Call it before the first step and then every n steps. From the first call on, λ moves by steered losses alone,
-        and every iterate is recorded with the latest of them, so that the answer is chosen by them too. Gradients
-        still come from the training losses.
+        Call it before the first step and then every n steps. From the first call on, only these losses move λ, and
+        every iterate is recorded with the latest of them, so they also choose the answer. Gradients still come from the
+        training losses.
 
-        It is wise where a training loss is not the loss that you mean, as with label smoothing. It is not where the gap
-        is overfitting: λ then stays on the loss that overfits, which overfits further. λ moves once per call: where
-        each costs little, call it in every step (docs/howto/steering.md has the numbers).
+        Use it where a training loss is not the loss that you mean, as with label smoothing. Do not use it against
+        overfitting: λ then stays on the loss that overfits, which overfits further. λ moves once per call: if calls are
+        cheap, call it in every step (docs/howto/steering.md has the numbers).
 
         Args:
-            losses: f at the parameters as they are, a tensor (m,), or numbers in a list or by name; no graph is needed.
+            losses: f at the current parameters, a tensor (m,), or numbers in a list or by name; no graph is needed.
             counts: As in a call: an objective with 0 keeps its last steered loss.
 
         Raises:
@@ -231,29 +231,29 @@ class MultiObjective:
         self._run.steer(losses, counts)
 
     def discard(self) -> None:
-        """Forget the calls since the last step, for a step that is not taken.
+        """Discard the calls since the last step, for a step that you decide not to take.
 
-        Not needed where `zero_grad` sets gradients to None, as it does by default: the next backward pass then
-        sees that they were cleared.
+        Not needed if `zero_grad` sets gradients to None, as it does by default: the next backward pass detects that
+        they were cleared.
         """
         self._run.discard()
 
     def close(self) -> None:
-        """Let go of the optimizer, and of the folder if the store is one; the solution stays, and calls are refused."""
+        """Detach from the optimizer and unlock the store's folder. The solution stays; further calls are refused."""
         self._run.close()
 
     # The answer -------------------------------------------------------------------------------
 
     def solution(self, *, gather: bool = True) -> dict[str, Tensor]:
-        """The model's state with the answer in place of the parameters that were recorded.
+        """The model's state with the answer in place of the recorded parameters.
 
         Args:
-            gather: Whether sharded parameters come as full tensors, on every rank; all ranks must call then. If not,
-                they come as the shards that `model.state_dict()` has. No matter where no parameter is sharded.
+            gather: Whether to gather sharded parameters into full tensors; all ranks must call then. If not, they stay
+                shards as in `model.state_dict()`. Irrelevant if no parameter is sharded.
 
         Returns:
-            Copies, for `model.load_state_dict`; what was recorded comes in at least float32, everything else
-            as the model has it now, but for BatchNorm statistics that `update_bn` found.
+            Copies, for `model.load_state_dict`: recorded parameters in at least float32, BatchNorm statistics from
+            `update_bn` if it was called, and everything else as it is in the model now.
         """
         run, params = self._run, self._run.params()
         answer = {name: shards.as_shard(x, params[name]) for name, x in run.answer().items()}
@@ -262,15 +262,15 @@ class MultiObjective:
 
     @contextmanager
     def solution_weights(self) -> Iterator[None]:
-        """The model with the answer in it, for a while; afterwards parameters and buffers are as they were."""
+        """A context in which the model holds the answer; parameters and buffers are restored on exit."""
         with shards.swapped(self._run.params(), self.model, self._run.answer() | self._run.statistics):
             yield
 
     def update_bn(self, loader: Iterable[Any]) -> None:
-        """Find the BatchNorm statistics of the answer, which no iterate had, by a pass over the data.
+        """Compute the BatchNorm statistics of the answer in one pass over the data.
 
-        `solution` and `solution_weights` have them until another iterate is recorded. A model that holds the answer,
-        because it was loaded or inside `solution_weights`, has them too; else the model is left as it was.
+        `solution` and `solution_weights` use them until another iterate is recorded. If the model holds the answer
+        (loaded, or inside `solution_weights`), it gets them too; otherwise it is left unchanged.
 
         Args:
             loader: Batches for the model, or tuples that begin with one.
@@ -309,10 +309,10 @@ class MultiObjective:
         return self._run.wish.w
 
     def set_preference(self, preference: Preference) -> None:
-        """Ask for another trade-off from the next step on.
+        """Change the preference from the next step on.
 
-        λ goes on from where it is, and so do model and optimizer. The answer is made of the iterates that come: what
-        was recorded for the old preference is forgotten. Call it between steps. A checkpoint has the change.
+        λ, model and optimizer continue from where they are. The archive is cleared: the answer uses only iterates
+        recorded for the new preference. Call it between steps. Checkpoints hold the change.
 
         Args:
             preference: w, one entry per objective: non-negative, of sum 1; by name if it is a mapping.
@@ -346,17 +346,17 @@ class MultiObjective:
 
     @property
     def preferences(self) -> list[tuple[int, list[float]]]:
-        """Every preference of the run, w (m,), with the step after which it came; the first came with step 0."""
+        """Every preference of the run, w (m,), with the step after which it was set; the first has step 0."""
         return [(step, list(w)) for step, w in self._run.preferences]
 
     @property
     def step(self) -> int:
-        """Steps taken; one that the optimizer itself skips on a device is counted until that is known."""
+        """Steps taken. A step that a fused optimizer skips on the device is counted until the host knows."""
         return self._run.step
 
     @property
     def recorded(self) -> int:
-        """Iterates recorded; before the first, the solution is where the run began."""
+        """Iterates recorded; before the first, the solution is the initial model."""
         self._run.settle()
         return self._run.archive.recorded
 
@@ -385,17 +385,17 @@ class MultiObjective:
         return self.history.plot()
 
     def metrics(self) -> dict[str, float]:
-        """The last step in numbers, for any logger; reading them waits for the device.
+        """Metrics of the last step, for any logger. Synchronises with the device.
 
         Returns:
-            `step`; by objective `loss/…` (as it was handed over), `weighted/…` (w_i (f_i − z_i)/u_i),
-            `slack/…` (how far that lies below the largest one, as a share of it), `coefficient/…`, and `lambda/…` where
-            the weighting has λ; with `steer` also `steered/…`, and all but `loss/…` is then of steered losses;
-            `tch` (the largest weighted loss), `imbalance` (largest over smallest, less 1) and
-            `angle` (to the preferred ray, in radians): 0 where the preference is met, and both of the objectives with
-            w_i > 0 alone, as nothing is asked of the others; `archive`, the copies in use where the conversion keeps
-            several. For a loss with a limit ε, `violation/…` and `slack/…` are how far it lies above and below it, as
-            shares of |ε|, and `multiplier/…` is the price of the limit: what a unit of it would save of the others.
+            `step`. By objective: `loss/…` (as passed in), `weighted/…` (w_i (f_i − z_i)/u_i), `slack/…` (how far that
+            lies below the largest one, as a fraction of it), `coefficient/…`, and `lambda/…` if the weighting has λ.
+            With `steer` also `steered/…`, and all but `loss/…` are then of steered losses. `tch` is the largest
+            weighted loss. `imbalance` (largest over smallest, minus 1) and `angle` (to the preferred ray, in radians)
+            are 0 where the preference is met; both ignore objectives with w_i = 0. `archive`: the copies in use, if the
+            conversion keeps several. For a loss with a limit ε, `violation/…` and `slack/…` are how far it lies above
+            and below ε, as fractions of |ε|, and `multiplier/…` is the price of the limit: how much the free losses
+            would fall per unit of relaxation.
         """
         run = self._run
         run.settle()
@@ -410,28 +410,26 @@ class MultiObjective:
     # Checkpoints ------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything that a run resumes from: tensors, numbers and text, for `torch.load(weights_only=True)`.
+        """Everything needed to resume: tensors, numbers and text, for `torch.load(weights_only=True)`.
 
-        It stays as it is while the run goes on: copies of parameters are cloned to the host. Those of a folder are
-        memory-mapped, and those of sharded parameters are sharded as these are. Calls since the last step are not part
-        of it, as gradients are not part of a checkpoint: save between steps. The store is not part of it either: a
-        checkpoint can be loaded with another one.
+        The state is a snapshot: recorded copies are cloned to the host. Copies in a folder are memory-mapped; copies of
+        sharded parameters are sharded alike. Calls since the last step are not included, as gradients are not part of a
+        checkpoint: save between steps. A checkpoint can be loaded with another `store`.
         """
         self._run.settle()
         self._run.archive.settle()
         return self._saved(self._run.archive.state())
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on where another run was saved.
+        """Resume from a saved state. If it raises, nothing is changed.
 
         Args:
-            state: What `state_dict` gave.
+            state: What `state_dict` returned.
 
         Raises:
-            StateMismatchError: If it belongs to another configuration; the message names every setting that
-                differs. Or if it has the shards of another number of ranks, or an entry that no run has. Nothing is
-                changed then.
-            StoreError: If a folder cannot be written to. Nothing is changed then either.
+            StateMismatchError: If it belongs to another configuration (the message names every setting that differs),
+                has the shards of another number of ranks, or an entry that no run has.
+            StoreError: If a folder cannot be written to.
         """
         run, like = self._run, self._whole(self._run.archive.like())
         expected = self._saved(run.archive.like())

@@ -14,7 +14,7 @@ __all__ = ["Floor", "check_gradients", "check_start", "is_finite", "refuse", "sp
 
 def is_finite(values: Tensor) -> bool:
     """Whether all are finite; reads them on the host."""
-    # A finite sum needs finite terms, and one number is read sooner than m.
+    # A finite sum needs finite terms, and reading one number is faster than reading m.
     return math.isfinite(float(values.sum())) or bool(torch.isfinite(values).all())
 
 
@@ -38,15 +38,15 @@ def check_gradients(largest: float, step: int) -> None:
 def check_start(
     units: Units, values: Tensor, scale: Scale, mask: Tensor | None, names: tuple[str, ...], step: int
 ) -> None:
-    """Raise ValueError for an objective at or below its ideal point, which has no loss to be measured in.
+    """Raise ValueError for an objective whose first loss, its unit, is at or below the ideal point.
 
     Args:
         units: The units of the run.
         values: Losses on the host, 0 where absent, (m,).
-        scale: The units before them, on the host.
+        scale: The units so far, on the host.
         mask: Which objectives are present, (m,).
         names: The objectives.
-        step: Of which step.
+        step: The step, for the message.
     """
     low = units.too_low(values, scale, mask).tolist()
     for name, is_low, value in zip(names, low, values.tolist(), strict=True):
@@ -55,11 +55,11 @@ def check_start(
 
 
 class Floor:
-    """Warns, once, of a loss that lies too low for the preference to mean what it says.
+    """Warns once about a loss below the ideal point, where the preference loses its meaning.
 
     Args:
         names: The objectives, for the message.
-        least: See `weighting.floor`, (m,); None: nothing is too low.
+        least: See `weighting.floor`, (m,); None: no floor.
     """
 
     def __init__(self, names: tuple[str, ...], least: Tensor | None) -> None:
@@ -68,7 +68,7 @@ class Floor:
         self._most = -math.inf if least is None else float(self._limits.max())
 
     def look(self, values: Tensor, present: Tensor | None, step: int) -> None:
-        """Look at losses (m,) on the host, 0 where absent."""
+        """Check losses (m,) on the host, 0 where absent."""
         if self.least is None or float(values.min()) >= self._most:
             return
         low = values < self._limits
@@ -83,5 +83,5 @@ class Floor:
 
 
 def spoken(name: str) -> str:
-    """Objectives without names have numbers."""
+    """The name of an objective in messages; unnamed ones are numbered."""
     return f"objective {name}" if name.isdecimal() else name

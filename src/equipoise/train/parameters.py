@@ -1,8 +1,7 @@
-"""The parameters of a run: which ones are recorded, the model with the answer in it, and shards of FSDP2.
+"""The parameters of a run: which ones are recorded, how the solution is swapped into the model, and FSDP2 shards.
 
-What is recorded is averaged or copied entry by entry. So each rank can record its own shards, with the same numbers on
-every rank. Sharded tensors are torch's `DTensor`s. Their module is not imported here: a program that has one has
-imported it.
+Recording averages or copies entry by entry, so each rank can record its own shards with the same numbers. Sharded
+tensors are torch's `DTensor`s. This module does not import `DTensor`: a program that uses it has imported it.
 """
 
 import operator
@@ -36,7 +35,7 @@ _tables = operator.itemgetter("_parameters", "_modules")
 
 
 class Parameters:
-    """Parameters of a model by name, as the model has them each time.
+    """Parameters of a model by name, looked up at each call.
 
     Args:
         model: The model.
@@ -64,24 +63,24 @@ class Parameters:
         require(not unknown, f"parameters must be names of model.named_parameters(), {list(known)}", unknown)
 
     def __call__(self) -> dict[str, Tensor]:
-        """The parameters as they are.
+        """The current parameters.
 
         Raises:
-            ValueError: If one of them has gone from the model, or, where all that require grad are recorded,
-                if there is a new one.
+            ValueError: If a recorded parameter has left the model; or if there is a new one that requires grad, and
+                `names` was None.
         """
         if self.sharded:
             reshard(self.model)
-        # named_parameters() in every step would take longer than everything else here.
+        # Calling named_parameters() in every step would dominate the cost.
         if self._found is None or not (self._noted and self._is_as_it_was()):
             self._found = self._look_up()
             self._noted = self._note(self._found)
         return self._found
 
     def _note(self, found: Mapping[str, Tensor]) -> bool:
-        """Remember what changes when a parameter appears, disappears, is replaced or is thawed.
+        """Remember what changes when a parameter is added, removed, replaced or unfrozen.
 
-        False for modules that keep their parameters elsewhere, such as those of TorchScript.
+        False for modules that store their parameters elsewhere, such as TorchScript modules.
         """
         modules, known = list(self.model.modules()), set(map(id, found.values()))
         tables = [vars(module).get(name) for module in modules for name in ("_parameters", "_modules")]
@@ -117,14 +116,14 @@ class Parameters:
         return {name: known[name] for name in self.names}
 
     def aliases(self) -> dict[str, str]:
-        """Other names of recorded parameters, as tied weights have them."""
+        """Other names of recorded parameters (tied weights)."""
         first = {id(p): name for name, p in self().items()}
         every = self.model.named_parameters(remove_duplicate=False)
         return {name: first[id(p)] for name, p in every if id(p) in first and first[id(p)] != name}
 
 
 def full_state(model: nn.Module, answer: Mapping[str, Tensor], aliases: Mapping[str, str]) -> dict[str, Tensor]:
-    """The model's state with the answer in place of its parameters; copies."""
+    """A copy of the model's state with the answer in place of its parameters."""
     state = {key: x.detach().clone() if isinstance(x, Tensor) else x for key, x in model.state_dict().items()}
     return {**state, **answer, **{other: answer[name] for other, name in aliases.items()}}
 
@@ -133,7 +132,7 @@ def full_state(model: nn.Module, answer: Mapping[str, Tensor], aliases: Mapping[
 def swapped(params: Mapping[str, Tensor], model: nn.Module, answer: Mapping[str, Tensor]) -> Iterator[None]:
     """Put the answer into the model's parameters and buffers; restore both on exit.
 
-    Of sharded parameters the answer has this rank's parts.
+    For sharded parameters the answer holds this rank's shards.
     """
     held = local({**params, **dict(model.named_buffers())})
     before = {name: x.detach().clone() for name, x in held.items()}
@@ -152,12 +151,12 @@ def _write(held: Mapping[str, Tensor], values: Mapping[str, Tensor]) -> None:
 
 
 def holds(params: Mapping[str, Tensor], answer: Mapping[str, Tensor]) -> bool:
-    """Whether the parameters, or this rank's parts of them, are the answer."""
+    """Whether the parameters, or this rank's shards of them, equal the answer."""
     return all(torch.equal(p.detach(), answer[name].to(p.dtype)) for name, p in local(params).items())
 
 
 def recalibrated(model: nn.Module, loader: Iterable[object], device: torch.device) -> dict[str, Tensor]:
-    """BatchNorm statistics of the model as it is, from a pass over the data; the model keeps them. Copies, by name."""
+    """Recompute the model's BatchNorm statistics in one pass over the data; returns copies by name."""
     update_bn(loader, model, device=device)
     norms = nn.modules.batchnorm._BatchNorm
     return {
@@ -178,23 +177,23 @@ def is_sharded(tensor: Any) -> bool:  # noqa: ANN401
 
 
 def _check_fsdp(model: nn.Module) -> None:
-    """Raise ValueError for the first FSDP, which flattens parameters."""
+    """Raise ValueError for FSDP1, which flattens parameters."""
     first = _known("torch.distributed.fsdp", "FullyShardedDataParallel")
     flat = first is not None and any(isinstance(module, first) for module in model.modules())
     require(not flat, "model must be sharded by fully_shard (FSDP2)", "FullyShardedDataParallel")
 
 
 def local(params: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """This rank's part of each, in the memory that the parameters have; a plain tensor is its own."""
+    """This rank's shard of each parameter, sharing its memory; a plain tensor is returned as is."""
     return {name: _local(p) if is_sharded(p) else p for name, p in params.items()}
 
 
 def as_shard(part: Tensor, like: Tensor) -> Tensor:
-    """A rank's part as the shard of a tensor that is spread as `like` is; no copy, on any device.
+    """A rank's part as a shard placed like `like`, without a copy, on any device.
 
     Args:
-        part: Of the shape of this rank's part of `like`.
-        like: If it is a plain tensor, the part is the whole.
+        part: With the shape of this rank's shard of `like`.
+        like: If it is a plain tensor, the part is the whole tensor.
     """
     if not is_sharded(like):
         return part
@@ -202,7 +201,7 @@ def as_shard(part: Tensor, like: Tensor) -> Tensor:
     from torch.distributed.tensor._dtensor_spec import DTensorSpec, TensorMeta  # noqa: PLC0415
 
     spread: Any = like
-    # `from_local` would bring a part that lives on the host to the device of the mesh.
+    # `from_local` would move a host tensor to the device of the mesh.
     meta = TensorMeta(spread.shape, spread.stride(), part.dtype)
     spec = DTensorSpec(spread.device_mesh, spread.placements, tensor_meta=meta)
     shard: Tensor = DTensor(part.detach().contiguous(), spec, requires_grad=False)  # type: ignore[no-untyped-call]
@@ -210,12 +209,12 @@ def as_shard(part: Tensor, like: Tensor) -> Tensor:
 
 
 def whole(tensor: Any) -> Any:  # noqa: ANN401
-    """The full tensor of a sharded one; all ranks must ask for it. Anything else as it is."""
+    """The full tensor of a sharded one; all ranks must call. Anything else is returned as is."""
     return tensor.full_tensor() if is_sharded(tensor) else tensor
 
 
 def shard_of(found: Tensor, like: Tensor, name: str) -> Tensor:
-    """This rank's part of a tensor of a checkpoint.
+    """This rank's shard of a checkpoint's tensor.
 
     Args:
         found: A shard, or a full tensor.
@@ -223,7 +222,7 @@ def shard_of(found: Tensor, like: Tensor, name: str) -> Tensor:
         name: The tensor's name, for the message.
 
     Raises:
-        StateMismatchError: If it is the shard of another number of ranks, or another shard.
+        StateMismatchError: If it was sharded over another number of ranks, or is another rank's shard.
     """
     if is_sharded(found):
         saved, here = _spread(found), _spread(like)
@@ -243,7 +242,7 @@ def shard_of(found: Tensor, like: Tensor, name: str) -> Tensor:
 
 
 def owners(state: Any, names: frozenset[str], prefix: str = "") -> Iterator[tuple[str, str]]:  # noqa: ANN401
-    """The tensors of a state that are copies of parameters: their names in `flatten`, and the parameters'."""
+    """The tensors of a state that are copies of parameters: their name in `flatten`, and the parameter's name."""
     children = state if isinstance(state, Mapping) else state._asdict()
     copies = isinstance(state, Mapping) and state.keys() == names
     for name, child in children.items():
@@ -255,7 +254,7 @@ def owners(state: Any, names: frozenset[str], prefix: str = "") -> Iterator[tupl
 
 
 def reshard(model: nn.Module) -> None:
-    """Let FSDP drop full parameters that a forward pass left: they would hide what is written to the shards."""
+    """Make FSDP free unsharded parameters left by a forward pass: they would hide writes to the shards."""
     kind = _known("torch.distributed.fsdp", "FSDPModule")
     if kind is not None:
         for module in model.modules():
@@ -278,7 +277,7 @@ def _ranks(tensor: Any) -> int:  # noqa: ANN401
 
 
 def _spread(tensor: Any) -> str:  # noqa: ANN401
-    """How a tensor is spread over the ranks, and which part this is."""
+    """The placement of a tensor over the ranks, and which part this is."""
     if not is_sharded(tensor):
         return "one tensor"
     mesh = tensor.device_mesh

@@ -1,8 +1,8 @@
-"""The course of a training run: calls, steps, and what is committed when the losses of a step are on the host.
+"""The life cycle of a training run: calls, steps and commits.
 
-A call hands over losses and gets the scalar to differentiate. Before the optimizer steps, θ⁽ᵗ⁾ is held. After it, the
-step is *taken*. It is *committed* when its losses are on the host: θ⁽ᵗ⁾ enters the archive and λ moves. On the CPU that
-is at once, on an accelerator in the next call.
+A call takes losses and returns the scalar to differentiate. Before the optimizer steps, θ⁽ᵗ⁾ is held. After it, the
+step is *taken*. It is *committed* when its losses are on the host: θ⁽ᵗ⁾ enters the archive and λ moves. That is at once
+on the CPU, and in the next call on an accelerator.
 """
 
 import math
@@ -35,11 +35,11 @@ from equipoise.weighting.reweighted import row_dtype
 __all__ = ["Course", "Run"]
 
 UNSTEPPED = 8
-"""Backward passes in a row whose gradients are cleared without a step, before a warning; gradient scalers skip some."""
+"""Backward passes without an optimizer step before a warning; more than 1, as gradient scalers skip some steps."""
 
 
 class Course(NamedTuple):
-    """How a run goes about its steps; see `MultiObjective`."""
+    """Settings of the steps of a run; see `MultiObjective`."""
 
     every: int | None
     check: Literal["auto", "now", "deferred"]
@@ -48,7 +48,7 @@ class Course(NamedTuple):
 
 
 class _Measured(NamedTuple):
-    """The losses of a call, where they are and on their way to the host."""
+    """The losses of a call, on their device and on their way to the host."""
 
     seen: Seen
     values: Fetched
@@ -63,7 +63,7 @@ class _Taken(NamedTuple):
 
     pending: Pending
     skipped: Fetched | None
-    """> 0 where the optimizer itself skipped it."""
+    """> 0 if the optimizer itself skipped the step."""
     held: bool
     """Whether θ⁽ᵗ⁾ waits in the archive."""
     fresh: bool
@@ -71,15 +71,15 @@ class _Taken(NamedTuple):
 
 
 class Run:
-    """A run; its steps are those of the optimizer that is `attached`, or its calls.
+    """A run. Its steps are those of the `attached` optimizer, or its calls if there is none.
 
     Args:
-        params: What is recorded.
+        params: The recorded parameters.
         wish: w, on the host, in the dtype of the run, and the names of the objectives.
         weighting: The weighting.
         units: The units of the losses.
         archive: What has been recorded.
-        course: How it goes about its steps.
+        course: Settings of the steps.
         device: Where the parameters are.
     """
 
@@ -110,7 +110,7 @@ class Run:
         self._unstepped = 0
         self._pending = Pending()
         self._within: Chosen | None = None
-        """What evaluations of a closure after the first are differentiated with."""
+        """The coefficients for evaluations of a closure after the first."""
         self._first_units: Scale | None = None
         """Units of the step's calls while some are not known yet."""
         self.follow(device)
@@ -122,12 +122,12 @@ class Run:
         self.discard()
 
     def __getstate__(self) -> dict[str, Any]:
-        """What a copy is made of: nothing may be on its way then."""
+        """The state to copy or pickle; commits the last step first."""
         self.settle()
         return self.__dict__
 
     def follow(self, device: torch.device) -> None:
-        """The parameters are on this device."""
+        """Follow the parameters to this device."""
         check = self.course.check
         self.device, self.at_once = device, check != "deferred" and not is_asynchronous(device)
         self.checks = self.course.skips or check == "now" or self.at_once
@@ -139,14 +139,14 @@ class Run:
         self.open_units = not bool(scale.known.all())
 
     def prefer(self, w: Tensor) -> None:
-        """Weigh losses by w (m,) from now on; λ begins anew."""
+        """Use the preference w (m,) from now on, with a fresh λ."""
         self.wish = self.wish._replace(w=w)
         self.weights = self._new_weights()
         self.balance = Balance(self.labels, w, self.units, self.step)
         self.floor = Floor(self.labels, self.units.raw(floor(self.weighting, w)))
 
     def change(self, w: Tensor) -> None:
-        """Ask for another trade-off between two steps: λ stays, and what was recorded for the old one is forgotten."""
+        """Change the preference between two steps: λ stays, and the archive is cleared."""
         self.check_open()
         self.settle()
         rule = "the preference must be changed between steps, after optimizer.step()"
@@ -167,7 +167,7 @@ class Run:
         return [p for p in self.params.model.parameters() if p.requires_grad]
 
     def exactly(self) -> AbstractContextManager[None]:
-        """Without graphs, and in the precision that things are in."""
+        """A context without autograd and autocast."""
         mixed = self._casts and torch.is_autocast_enabled(self.device.type)
         plain = not mixed and not torch.is_inference_mode_enabled()
         return torch.no_grad() if plain else _plainly(self.device.type, mixed=mixed)
@@ -214,7 +214,7 @@ class Run:
         return scalar
 
     def record(self, losses: Losses, counts: Counts | None) -> None:
-        """Enter the parameters as they are with these losses."""
+        """Record the current parameters with these losses."""
         self.check_open()
         self.settle()
         rule = "record must be called before anything else is recorded: give every=None, or call it before mol"
@@ -226,7 +226,7 @@ class Run:
             self.archive.commit(*self._in_units(Mean(values, mask)))
 
     def steer(self, losses: Losses, counts: Counts | None) -> None:
-        """Let λ follow these losses instead of those of the steps."""
+        """Update λ with these losses instead of those of the steps."""
         self.check_open()
         self.settle()
         rule = "weighting must know its coefficients before the losses to be steered, such as the default or OMD()"
@@ -246,7 +246,7 @@ class Run:
     def _given(
         self, losses: Losses, counts: Counts | None, *, skips: bool = False, floor: bool = False
     ) -> Iterator[tuple[Tensor, Tensor | None]]:
-        """Losses that are not those of a step, on the host, with who is present; they give units that are missing."""
+        """Losses given to `record` or `steer`, on the host, with the mask; they set units that are still missing."""
         f = stack_losses(losses, self.wish.names, len(self.wish.w), self.device)
         self.settle()
         with self.exactly():
@@ -261,7 +261,7 @@ class Run:
             yield values, mask
 
     def _measure(self, f: Tensor, counts: Counts | None) -> _Measured:
-        # Losses that are looked at again when the step is committed may be overwritten before.
+        # Copied: the caller may overwrite the losses before the step is committed.
         values = f.detach().to(self.wish.w.dtype, copy=not self.weights.known)
         if counts is None and not (dist.is_available() and dist.is_initialized()):  # as in most loops
             return _Measured(Seen(values, None, None, None), fetch(values), None)
@@ -270,7 +270,7 @@ class Run:
         return _Measured(seen, fetch(seen.values), None if seen.counts is None else fetch(seen.counts))
 
     def _inspect(self, step: int, found: _Measured, *, floor: bool = True) -> None:
-        """Raise or warn of losses that are not finite or too low; waits for them."""
+        """Raise for losses that are not finite, warn of losses that are too low; waits for them."""
         values = found.values.tensor if found.values.arrived is None else found.values.wait()
         if not math.isfinite(float(values.sum())) and not is_finite(values):
             refuse(values, self.labels, step)
@@ -281,7 +281,7 @@ class Run:
         return mean_rows(jacobian_rows(f, self.trained()), seen, self.course.group)
 
     def _call_scale(self, found: _Measured) -> Scale | None:
-        """The units of a call's losses, where these are.
+        """The units of a call's losses, on their device.
 
         An objective without a unit yet is measured in its first loss of this step; the mean over the calls of the step
         becomes its unit.
@@ -293,7 +293,7 @@ class Run:
         return Scale(*(x.to(self.device) for x in self._first_units))
 
     def _follow_closure(self, found: _Measured) -> Chosen:
-        """What another evaluation of a closure is differentiated with: what the first was."""
+        """The coefficients for another evaluation of a closure: those of the first."""
         assert self._within is not None  # noqa: S101
         if self._within.scale is not None and self.open_units:
             scale = self.units.update(found.seen.values, self._within.scale, found.seen.mask)
@@ -324,30 +324,30 @@ class Run:
     # Steps ------------------------------------------------------------------------------------
 
     def discard(self) -> None:
-        """Forget the calls since the last step."""
+        """Discard the calls since the last step."""
         self._pending, self.skipped = Pending(), 0
         self._within, self._first_units, self._moved_units = None, None, False
 
     def pass_if_idle(self) -> None:
-        """Let the step that comes pass if it has neither calls nor gradients: it moves nothing."""
+        """Ignore the next step if it has neither calls nor gradients: it moves nothing."""
         if not self._pending.calls and self._cleared():
             self.skipped += 1
 
     def _before_step(self, optimizer: torch.optim.Optimizer, *, searches: bool = False) -> None:
-        """Every call whose gradients the step uses is known, and nothing has moved.
+        """Runs before the optimizer steps, when all calls of the step are known.
 
         Args:
             optimizer: The optimizer.
-            searches: Whether the step may still evaluate a closure, and fail with it: it is recorded when it is over.
+            searches: Whether the step may still evaluate a closure, which may fail: it is recorded when it is over.
         """
         pending = self._pending
         if not pending.calls and self.skipped > 0:
             optimizer.zero_grad(set_to_none=True)
-            for p in self.trained():  # of another optimizer, which then does not move them
+            for p in self.trained():  # also those of another optimizer, so that it does not move them
                 p.grad = None
             return
         if not pending.calls and all(float(group["lr"]) == 0 for group in optimizer.param_groups):
-            return  # torch.distributed.checkpoint takes such a step to make an optimizer's state
+            return  # torch.distributed.checkpoint takes such a step to initialise the optimizer's state
         if not pending.calls or self._cleared():
             rule = "optimizer.step() must follow a call of mol and its backward pass, or mol.close()"
             found = "that its gradients were cleared before the step" if pending.calls else "none since the last step"
@@ -359,11 +359,11 @@ class Run:
             self._begin_step(skipped, aside=searches or not self.at_once)
 
     def _look_at_gradients(self) -> None:
-        """Those of an absent objective may be 0 · ∞."""
+        """Check gradients: those of an absent objective may be 0 · ∞."""
         found = local({str(k): p.grad for k, p in enumerate(self.trained()) if p.grad is not None}).values()
         dense = [g.coalesce().values() if g.is_sparse else g for g in found]
         largest = torch.nn.utils.get_total_norm([g for g in dense if g.numel() > 0], math.inf)
-        if self.params.sharded:  # a rank that raises alone would leave the others waiting
+        if self.params.sharded:  # if only one rank raised, the others would deadlock
             sound = everywhere(math.isfinite(float(largest)), self.device, self.course.group)
             check_gradients(0.0 if sound else math.nan, self.step + 1)
             return
@@ -372,8 +372,8 @@ class Run:
             check_gradients(float(self._pending.largest.wait()), self.step + 1)
 
     def _within_step(self, optimizer: torch.optim.Optimizer, closure: Callable[[], Any]) -> Callable[[], Any]:
-        """A closure whose first evaluation is the end of the step's calls; the others use its coefficients."""
-        self._within = None  # of a step that was broken off
+        """Wrap a closure: its first evaluation ends the step's calls; later ones use the same coefficients."""
+        self._within = None  # left over from a step that failed
 
         def evaluate() -> Any:  # noqa: ANN401
             result = closure()
@@ -392,11 +392,11 @@ class Run:
             self.discard()
 
     def _begin_step(self, skipped: Tensor | None, *, aside: bool) -> None:
-        """Hold θ⁽ᵗ⁾; where the losses are on the host already, it is entered before it moves.
+        """Hold θ⁽ᵗ⁾; if the losses are already on the host, record it before it changes.
 
         Args:
-            skipped: What a gradient scaler tells an optimizer that skips steps by itself, as fused ones do: > 0.
-            aside: Whether it is entered later, and so copied.
+            skipped: > 0 if a gradient scaler makes the optimizer skip the step by itself, as fused ones do.
+            aside: Whether it is recorded later and so must be copied.
         """
         due = self.course.every is not None and (self.step + 1) % self.course.every == 0
         if self._pending.begun or not due or self.compared == "given":
@@ -423,10 +423,10 @@ class Run:
         if self.at_once:
             self._settle_taken()
         elif skipped is None and pending.largest is None and pending.has_arrived() and is_finite(pending.mean().values):
-            self.settle()  # while the device is still busy with the step; an error is left to the next call
+            self.settle()  # overlaps with the step on the device; an error is raised in the next call
 
     def settle(self) -> None:
-        """Commit the step that was taken last; raises what was found wrong with its losses or its record."""
+        """Commit the last step; raises errors in its losses or in recording it."""
         if self.archive.busy:
             self.archive.poll()
         if self._taken is None and not self._unseen:
@@ -437,7 +437,7 @@ class Run:
                 self._inspect(step, found)
         except BaseException as error:
             if not isinstance(error, Exception):
-                self._taken, self._unseen = taken, unseen  # an interrupt, while they were on their way
+                self._taken, self._unseen = taken, unseen  # interrupted while waiting for the copies
             elif taken is not None:
                 self._undo()
             raise
@@ -461,7 +461,7 @@ class Run:
             self._commit(taken)
 
     def _undo(self) -> None:
-        """The step does not count."""
+        """Undo a step that does not count."""
         self.step -= 1
         self.archive.drop()
 
@@ -491,7 +491,7 @@ class Run:
         self.archive.hold(local(params) if self.params.sharded else params, aside=aside)
 
     def _enter(self, mean: Mean) -> None:
-        """Record the iterate that is held, compared by the losses of its step or the steered ones."""
+        """Record the held iterate with the losses of its step, or with the steered ones."""
         if self.steers:
             mean = Mean(torch.nan_to_num(self.steered), ~self.steered.isnan())
         self.archive.commit(*(mean if self.plain else self._in_units(mean)))
@@ -520,7 +520,7 @@ class Run:
     # Looking, loading, moving, closing --------------------------------------------------------
 
     def answer(self) -> dict[str, Tensor]:
-        """The answer, of sharded parameters this rank's parts; warns if there were calls and nothing was recorded."""
+        """The answer (this rank's shards of sharded parameters); warns if there were calls but nothing was recorded."""
         self.settle()
         self.archive.settle()
         if self.archive.recorded == 0 and (self.step > 0 or self._pending.calls):
@@ -531,7 +531,7 @@ class Run:
         return self.archive.output(self.wish.w)
 
     def last_coefficients(self) -> Tensor:
-        """Those of the last step that was taken, (m,); calls since then are not waited for."""
+        """The coefficients of the last step, (m,); does not wait for later calls."""
         if self._taken is not None:
             self.settle()
         return self.coefficients
@@ -541,7 +541,7 @@ class Run:
         return self.steered if self.steers else self.losses
 
     def above(self, losses: Tensor) -> Tensor:
-        """Losses less the ideal point, in their units, as the weighting sees them, (*B, m)."""
+        """Losses minus the ideal point, in their units, as the weighting sees them, (*B, m)."""
         losses = losses if self.plain else self.units.normalise(losses, self.scale)
         return scaled(self.weighting, self.weights.state, losses)
 
@@ -559,7 +559,7 @@ class Run:
         scale: Scale,
         steered: Tensor,
     ) -> None:
-        """Go on from there."""
+        """Resume from a loaded state."""
         self._taken, self._unseen = None, []
         self.weights.load(state, following)
         self.coefficients, self.losses, self.steered = coefficients, losses, steered
@@ -567,7 +567,7 @@ class Run:
         self.discard()
 
     def to(self, device: torch.device) -> None:
-        """The model is on another device now."""
+        """Follow the model to another device."""
         self.settle()
         self.follow(device)
         with self.exactly():
@@ -579,7 +579,7 @@ class Run:
         self.discard()
 
     def close(self) -> None:
-        """Take no more calls, and let go of the optimizer and of the store."""
+        """Refuse further calls, and release the optimizer and the store."""
         self.closed = True
         attached, self.attached = self.attached, None
         if attached is not None:

@@ -1,4 +1,4 @@
-"""Copies of a run's parameters in memory, changed in place: a step costs one copy of the model, not one of several."""
+"""Slots: copies of the parameters in memory, updated in place, so that a step copies the model once."""
 
 import operator
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
@@ -22,27 +22,27 @@ class Aside(dict[str, Tensor]):
 
 
 class Held(NamedTuple):
-    """A copy of θ, there or on its way."""
+    """A copy of θ that is complete or in flight."""
 
     params: dict[str, Tensor]
     copied: torch.cuda.Event | None
 
     def wait(self) -> dict[str, Tensor]:
-        """The copy, once it is there."""
+        """Wait for the copy and return it."""
         wait_for(self.copied)
         return self.params
 
 
 @torch.no_grad()
 def blend(old: Mapping[K, Tensor], new: Mapping[K, Tensor], mix: float) -> None:
-    """In place old + mix (new − old); what cannot be averaged becomes the new."""
+    """Set old ← old + mix (new − old) in place; tensors that cannot be averaged are replaced by the new ones."""
     replaced = list(old)
     if mix < 1:
         averaged = [name for name, held in old.items() if can_average(held)]
         together = [name for name in averaged if new[name].dtype == old[name].dtype]
         if together:
             torch._foreach_lerp_([old[name] for name in together], [new[name] for name in together], mix)
-        for name in set(averaged) - set(together):  # one after the other: no second copy of all of them
+        for name in set(averaged) - set(together):  # one at a time, to avoid a second copy of all of them
             old[name].lerp_(new[name].to(old[name].dtype), mix)
         replaced = [name for name in old if name not in averaged]
     if replaced:
@@ -61,18 +61,18 @@ class InMemory:
         self.copies, self.on_host = list(copies), on_host
         self.device = next(iter(copies[0].values())).device
         self._free: list[dict[str, Tensor]] = []
-        """Memory for copies of θ: one, or two while a thread still reads the other."""
+        """Free buffers for copies of θ: one, or two while the thread still reads the other."""
         self._dtypes = [x.dtype for x in copies[0].values()] if all(map(can_average, copies[0].values())) else None
-        """Those of the tensors, if all of them are averaged."""
+        """The dtypes of the tensors, if all of them can be averaged."""
         self.begun: list[list[int]] = []
-        """Of every blend of the plan in hand the versions that its slot's tensors had; they tell what was done."""
+        """For every blend of the current plan, the version counters of its slot's tensors; they show what was done."""
 
     def read(self, slot: int) -> Params:
         """The tensors in use."""
         return self.copies[slot]
 
     def blend(self, slot: int, new: Params, mix: float) -> None:
-        """In place; θ that was put aside takes the place of what it overwrites, whose memory is then free."""
+        """Blend in place. If `mix` is 1, a copy set aside is swapped in, and the old buffer is freed for reuse."""
         tensors = list(new.values())
         self.begun.append(list(map(_version, self.copies[slot].values())))
         if mix == 1 and isinstance(new, Aside) and all(new is not copy for copy in self.copies):
@@ -80,16 +80,16 @@ class InMemory:
             self._free.append(old)
         elif list(map(_dtype, tensors)) != self._dtypes:
             blend(self.copies[slot], new, mix)
-        elif mix == 1:  # as in most steps
+        elif mix == 1:  # the usual case
             torch._foreach_copy_(list(self.copies[slot].values()), tensors)
         else:
             torch._foreach_lerp_(list(self.copies[slot].values()), tensors, mix)
 
     together = staticmethod(nullcontext)
-    """Nothing fails here that could be undone."""
+    """No transaction: writes to memory do not fail halfway."""
 
     def finish(self, plan: Numbers, params: Params) -> bool:
-        """Make what is missing of a plan that was interrupted; False if nothing of it was begun."""
+        """Complete an interrupted plan; False if it had not begun."""
         changes = [(plan.into, self.copies[plan.other], plan.mix), (plan.write, params, plan.gain)]
         begun = list(self.begun)
         for k, (slot, new, mix) in enumerate(change for change in changes if begun and change[-1] > 0):
@@ -101,27 +101,27 @@ class InMemory:
         return bool(begun)
 
     def aside(self, params: Params) -> Held:
-        """In memory like that of the slots, one of which it may become."""
+        """Copy θ to a buffer like those of the slots, so that it can become one."""
         if not self._free:
             blank = {n: torch.empty_like(x, pin_memory=x.is_pinned()) for n, x in self.copies[0].items()}
             self._free.append(blank)
         return copy_aside(params, self._free, on_host=self.on_host)
 
     def release(self, held: Held) -> None:
-        """The copy is needed no more, unless it is a slot now."""
+        """Free the copy's buffer for reuse, unless it has become a slot."""
         if isinstance(held.params, Aside) and all(copy is not held.params for copy in self.copies):
             self._free.append(held.params)
 
     def fill(self, copies: Iterable[Params]) -> None:
-        """In place."""
+        """Overwrite the slots in place."""
         for old, new in zip(self.copies, copies, strict=True):
             blend(old, new, 1.0)
 
     def check(self) -> None:
-        """Slots in memory are always those of this run."""
+        """Do nothing: slots in memory always belong to this run."""
 
     def to(self, device: torch.device) -> None:
-        """Move the slots, or pin them: θ is exchanged with them."""
+        """Move the slots to the device, or pin them if they stay on the host."""
         self._free.clear()
         if not self.on_host:
             self.copies, self.device = [_moved(copy, lambda x: x.to(device)) for copy in self.copies], device
@@ -129,12 +129,12 @@ class InMemory:
             self.copies = [_moved(copy, Tensor.pin_memory) for copy in self.copies]
 
     def close(self) -> None:
-        """Give the spare memory back."""
+        """Free the spare buffers."""
         self._free.clear()
 
 
 def in_memory(params: Params, number: int, *, on_host: bool = False) -> InMemory:
-    """Slots for parameters, which the first of them holds; zeros in the others.
+    """Slots for parameters: the first holds them, the others are zero.
 
     Args:
         params: The parameters.
@@ -150,11 +150,11 @@ def in_memory(params: Params, number: int, *, on_host: bool = False) -> InMemory
 
 @torch.no_grad()
 def copy_aside(params: Params, free: list[dict[str, Tensor]], *, on_host: bool) -> Held:
-    """Copy θ in stream order: what the device is given afterwards may overwrite it, and the host need not wait.
+    """Copy θ in stream order: later kernels may overwrite it, and the host does not wait.
 
     Args:
         params: θ.
-        free: Memory for it, if there is some.
+        free: Free buffers, if any.
         on_host: Whether the copy is in host memory.
     """
     to = Aside(free.pop() if free else _empty(params, on_host=on_host))
@@ -167,7 +167,7 @@ def copy_aside(params: Params, free: list[dict[str, Tensor]], *, on_host: bool) 
 
 
 def _empty(params: Params, *, on_host: bool) -> dict[str, Tensor]:
-    """Memory in the shapes and layouts of the parameters, in the dtypes they are recorded in."""
+    """Uninitialised buffers with the parameters' shapes and layouts, in the dtypes that are recorded."""
     found = {}
     for name, p in params.items():
         memory = torch.empty_like(p, dtype=record_dtype(p), device="cpu" if on_host else None, requires_grad=False)

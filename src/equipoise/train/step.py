@@ -1,4 +1,4 @@
-"""What a step consists of: the calls whose gradients it uses, and the hooks on the optimizer that takes it."""
+"""A step: the calls whose gradients it uses, and the hooks on its optimizer."""
 
 import copy
 import weakref
@@ -18,29 +18,29 @@ __all__ = ["Attached", "Call", "Chosen", "Mean", "Pending", "attach", "detach", 
 
 
 class Chosen(NamedTuple):
-    """What a call is differentiated with."""
+    """The coefficients of a call, and what belongs to them."""
 
     coefficients: Tensor
-    """c, where the losses are, (m,)."""
+    """c, on the device of the losses, (m,)."""
     scale: Scale | None
-    """The units of the losses, where they are; None: as they are."""
+    """The units of the losses, on their device; None: no units."""
     rows: Tensor | None = None
-    """What c multiplies instead of this step's gradients, (m, d)."""
+    """Rows that c multiplies instead of this step's gradients, (m, d)."""
     after: Any = None
-    """The state of a weighting that has seen these losses already."""
+    """The state of a weighting that has already been updated with these losses."""
     told: Fetched | None = None
-    """c on the host, (m,), or on its way there; with λ after the step where it is computed on the device, (2, m)."""
+    """c on the host or on its way there, (m,); together with λ after the step if that is computed on device, (2, m)."""
 
 
 class Call(NamedTuple):
     """One micro-batch, over all ranks."""
 
     seen: Seen
-    """The losses, where they are."""
+    """The losses, on their device."""
     values: Fetched
     """The same on the host, 0 where absent, (m,)."""
     counts: Fetched | None
-    """Samples of each, (m,); None: as many as in any other call."""
+    """Samples of each, (m,); None: the same in every call."""
     jacobian: Tensor | None
     """Gradients of the losses, (m, d), for weightings that need them."""
     chosen: Chosen
@@ -58,7 +58,7 @@ class Mean(NamedTuple):
 
 
 def mean_of_calls(calls: Sequence[tuple[Tensor, Tensor | None]]) -> Mean:
-    """The mean of losses (m,) with their counts (m,); of one call its own losses, bit for bit."""
+    """The mean of losses (m,) weighted by counts (m,); for one call its own losses, bit for bit."""
     if len(calls) == 1:
         values, counts = calls[0]
         return Mean(values, None if counts is None else counts > 0)
@@ -71,24 +71,24 @@ def mean_of_calls(calls: Sequence[tuple[Tensor, Tensor | None]]) -> Mean:
 
 @dataclass
 class Pending:
-    """Calls count once they were differentiated, as long as the gradients they left are there.
+    """The calls of the next step. A call counts once it was differentiated, until its gradients are cleared.
 
-    So a step that a gradient scaler skips, or a loss that is thrown away, leaves nothing behind: when the next backward
-    pass finds no gradients, they were cleared, and the calls before it no longer count.
+    So a step that a gradient scaler skips, or a loss that is never used, leaves nothing behind: if the next backward
+    pass finds no gradients, the calls before it no longer count.
     """
 
     waiting: list[Call] = field(default_factory=list)
-    """Not differentiated yet."""
+    """Calls that are not differentiated yet."""
     calls: list[Call] = field(default_factory=list)
-    """That count."""
+    """Calls that count."""
     rows: Tensor | None = None
-    """Σ n∘J over them if they are several, (m, d)."""
+    """Σ n∘J over them if there are several, (m, d)."""
     found: Mean | None = None
-    """What `mean` gave."""
+    """The cached result of `mean`."""
     largest: Fetched | None = None
     """The largest derivative that their step uses, if an objective may be absent."""
     begun: bool = False
-    """Whether their step has begun; a subclass that calls the step of its parent has the hooks run twice."""
+    """Whether their step has begun. Hooks run twice for an optimizer whose `step` calls its parent's `step`."""
     _wave: int = 0
 
     def add(self, seen: Seen, values: Fetched, counts: Fetched | None, rows: Tensor | None, chosen: Chosen) -> Call:
@@ -100,10 +100,10 @@ class Pending:
         return call
 
     def differentiated(self, call: Call, cleared: Callable[[], bool]) -> bool:
-        """The call's backward pass begins; `cleared` tells whether no gradients are there.
+        """Note that the call's backward pass begins; `cleared` says whether all gradients are None.
 
         Returns:
-            Whether earlier calls no longer count, as their gradients were cleared.
+            Whether earlier calls no longer count because their gradients were cleared.
         """
         for k, other in enumerate(self.waiting):
             if other is call:
@@ -126,7 +126,7 @@ class Pending:
 
     def mean(self) -> Mean:
         """The losses of the calls that count, on the host; waits for them."""
-        if len(self.calls) == 1 and self.calls[0].counts is None:  # as in most loops
+        if len(self.calls) == 1 and self.calls[0].counts is None:  # the usual case
             values = self.calls[0].values
             self.found = Mean(values.tensor if values.arrived is None else values.wait(), None)
         else:
@@ -161,7 +161,7 @@ _Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 
 
 class _Follower(Protocol):
-    """A run, which is told of the steps of its optimizer."""
+    """A run that is notified of its optimizer's steps."""
 
     def _before_step(self, optimizer: torch.optim.Optimizer) -> None: ...
 
@@ -173,7 +173,7 @@ class _Follower(Protocol):
 
 
 class Attached:
-    """An optimizer with the hooks that tell a run of its steps, by weak reference: an optimizer may outlive the run."""
+    """Hooks that notify a run of its optimizer's steps; a weak reference, as an optimizer may outlive the run."""
 
     def __init__(self, optimizer: torch.optim.Optimizer, run: _Follower) -> None:
         self.optimizer = optimizer
@@ -181,7 +181,7 @@ class Attached:
         self.handles = (optimizer.register_step_pre_hook(self._before), optimizer.register_step_post_hook(self._after))
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "Attached":
-        """The copy of the optimizer, which has no hooks yet, tells the copy of the run."""
+        """Attach the copy of the run to the copy of the optimizer, which has no hooks yet."""
         run = self.run()
         assert run is not None  # noqa: S101
         return attach(copy.deepcopy(run, memo), copy.deepcopy(self.optimizer, memo))
@@ -190,7 +190,7 @@ class Attached:
         self, optimizer: torch.optim.Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> _Arguments | None:
         run = self.run()
-        if run is None or optimizer is not self.optimizer:  # hooks may be copied with an optimizer
+        if run is None or optimizer is not self.optimizer:  # a copied optimizer has copied hooks
             return None
         named = "closure" in kwargs
         closure = kwargs["closure"] if named else next(iter(args[1:]), None)  # the first is the optimizer
@@ -207,21 +207,21 @@ class Attached:
 
 
 _ATTACHED: weakref.WeakKeyDictionary[torch.optim.Optimizer, weakref.ref[_Follower]] = weakref.WeakKeyDictionary()
-"""Which run follows an optimizer; neither is kept alive."""
+"""The run that follows each optimizer, by weak references to both."""
 
 
 def release(optimizer: torch.optim.Optimizer) -> None:
-    """Close any earlier MultiObjective on this optimizer, such as that of a re-run notebook cell."""
+    """Close any earlier MultiObjective on this optimizer, for example from a re-run notebook cell."""
     holder = _ATTACHED.get(optimizer)
     earlier = None if holder is None else holder()
     if earlier is not None:
-        text = "an earlier MultiObjective had this optimizer, and was closed: its solution stays, it records no more"
+        text = "an earlier MultiObjective on this optimizer was closed: its solution stays, but it no longer records"
         warn(text)
         earlier.close()
 
 
 def attach(run: _Follower, optimizer: torch.optim.Optimizer) -> Attached:
-    """Tell a run of the optimizer's steps."""
+    """Notify a run of the optimizer's steps."""
     _ATTACHED[optimizer] = weakref.ref(run)
     return Attached(optimizer, run)
 

@@ -1,4 +1,4 @@
-"""In Hugging Face's Trainer: losses by domain, λ in the logs, batches drawn by λ, and the solution in what is saved.
+"""A Hugging Face Trainer with losses by domain, λ in the logs, batches drawn by λ, and the solution in checkpoints.
 
 Needs the extra `transformers`; nothing else imports this module.
 """
@@ -31,7 +31,7 @@ __all__ = ["DomainTrainer"]
 WEIGHT = "draw_weight"
 """The column with the weights of drawn samples."""
 STATE = "equipoise.pt"
-"""The file of a checkpoint with the method, the sampler, and the weights that training goes on with."""
+"""The checkpoint file with the states of method and sampler, and the weights that training resumes with."""
 FINISHED = "trainer_state.json"
 """The file that the Trainer writes last."""
 
@@ -40,25 +40,25 @@ class DomainTrainer(Trainer):
     """A `Trainer` for data of several domains: the mean loss of each is an objective.
 
     Causal language models have losses per token (`token_losses`), classifiers losses per sample (`group_losses`);
-    override `domain_losses` for others. Accumulation, bf16 and `torchrun` work as in the stock Trainer: means are over
-    all tokens of a step, on all ranks.
+    override `domain_losses` for others. Gradient accumulation, bf16 and `torchrun` work as in the stock Trainer: means
+    are over all tokens of a step, on all ranks.
 
     - Logs have `loss/…` and `lambda/…` by domain, `tch` and `imbalance`; with `draw`, `q/…`. Evaluation has
       `eval_loss/…` by domain and the largest of them as `eval_worst`, for `metric_for_best_model`.
-    - Evaluation, `save_model`, checkpoints and the model after training have the solution's weights. Those that
-      training goes on with are in a file beside them: `train(resume_from_checkpoint=True)` resumes bit for bit, from
-      the last checkpoint that was written whole.
+    - Evaluation, `save_model`, checkpoints and the model after training have the solution's weights. The training
+      weights are in a separate file: `train(resume_from_checkpoint=True)` resumes bit for bit from the last complete
+      checkpoint.
 
     Args:
-        *args: Of the Trainer.
-        domains: Their names, all of the same weight; or names with weights, the preference.
+        *args: Arguments of the Trainer.
+        domains: Their names, all with the same weight; or a mapping from names to weights, the preference.
         method: As in `MultiObjective`.
-        column: The column of the data set with the domain of each row, its name or number; where documents are packed
-            in one row, the number of each token's.
-        draw: Whether batches are drawn by λ; settings of `DomainSampler` other than sizes and seed, such as
+        column: The column of the data set with the domain of each row, by name or number; for packed rows, with the
+            domain number of each token.
+        draw: Whether to draw batches by λ; or settings of `DomainSampler` other than sizes and seed, such as
             `{"explore": 0.1, "repeats": 4}`.
         settings: Further arguments of `MultiObjective`.
-        **kwargs: Of the Trainer.
+        **kwargs: Arguments of the Trainer.
 
     Examples:
         >>> import tempfile
@@ -93,7 +93,7 @@ class DomainTrainer(Trainer):
             "method": method,
         }
         self._settings |= dict(settings or {})
-        # What is wrong with the settings is said now, not when training begins.
+        # Report wrong settings now, not when training begins.
         MultiObjective(nn.Linear(1, 1), None, **{k: x for k, x in self._settings.items() if k != "parameters"})
         self.column, self._draw = column, dict(draw) if isinstance(draw, Mapping) else ({} if draw else None)
         self.mol: MultiObjective | None = None
@@ -125,8 +125,8 @@ class DomainTrainer(Trainer):
             outputs: Of the model; `logits` are (n, t, vocabulary), or (n, classes) for a classifier.
             labels: (n, t) or (n,).
             domains: (n,), or (n, t) where rows are packed.
-            weights: What gradients of rows are multiplied by, (n,), where batches are drawn.
-            share: What gradients of domains are multiplied by, (m,), where calls of a step differ in tokens.
+            weights: Factors of the rows' gradients, (n,), where batches are drawn by λ.
+            share: Factors of the domains' gradients, (m,), where the calls of a step differ in tokens.
         """
         logits, m = outputs["logits"], len(self.domains)
         if logits.ndim == 3:
@@ -161,7 +161,7 @@ class DomainTrainer(Trainer):
         return (loss, outputs) if return_outputs else loss
 
     def get_batch_samples(self, epoch_iterator: Iterator[Any], num_batches: int, device: torch.device) -> Any:  # noqa: ANN401
-        """The batches of a step, and which share each has of every domain's tokens."""
+        """The batches of a step, and the share of every domain's tokens in each."""
         batches, items = super().get_batch_samples(epoch_iterator, num_batches, device)
         self._shares.clear()
         if len(batches) > 1 and self.sampler is None and all(batch["labels"].ndim == 2 for batch in batches):
@@ -179,7 +179,7 @@ class DomainTrainer(Trainer):
         made = super().create_optimizer(*args, **kwargs)
         if self.mol is not None:
             self.mol.close()
-        optimizer = getattr(self.optimizer, "optimizer", self.optimizer)  # that of an earlier run is wrapped
+        optimizer = getattr(self.optimizer, "optimizer", self.optimizer)  # an earlier run may have wrapped it
         model: Any = self.model
         self.mol = MultiObjective(model, optimizer, **self._settings)
         return made
@@ -209,7 +209,7 @@ class DomainTrainer(Trainer):
             _Rows(data, self.column),
             batch_sampler=self.sampler,
             collate_fn=self._get_collator_with_removed_columns(self.data_collator, description="training"),
-            generator=torch.Generator(),  # the global one, which a checkpoint holds, is left to the model
+            generator=torch.Generator(),  # the global one, which checkpoints hold, is for the model
             num_workers=args.dataloader_num_workers,
             pin_memory=args.dataloader_pin_memory,
             prefetch_factor=args.dataloader_prefetch_factor,
@@ -223,10 +223,10 @@ class DomainTrainer(Trainer):
 
     def _init_training_state(self, *args: Any, **kwargs: Any) -> tuple[int, int]:
         epochs, batches = super()._init_training_state(*args, **kwargs)
-        return epochs, 0 if self.sampler is not None else batches  # a sampler that is resumed skips nothing
+        return epochs, 0 if self.sampler is not None else batches  # a resumed sampler needs no skipping
 
     def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
-        """Losses, λ and probabilities of the domains beside the loss."""
+        """Log losses, λ and probabilities of the domains besides the loss."""
         if self.mol is not None and self.is_in_train and "loss" in logs:
             metrics = self.mol.metrics()
             wanted = ("loss/", "lambda/", "tch", "imbalance")
@@ -239,7 +239,7 @@ class DomainTrainer(Trainer):
     # The solution -----------------------------------------------------------------------------
 
     def _answer(self) -> AbstractContextManager[None]:
-        """The model with the solution in it, where it has the weights of training."""
+        """A context in which the model holds the solution instead of the training weights."""
         training = self.mol is not None and self.is_in_train and self.mol.recorded > 0
         return self.mol.solution_weights() if training and self.mol is not None else nullcontext()
 
@@ -283,7 +283,7 @@ class DomainTrainer(Trainer):
         super()._save_checkpoint(model, trial)
 
     def train(self, resume_from_checkpoint: str | bool | None = None, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401, FBT001
-        """As in the Trainer; `True` is the last checkpoint that was written whole."""
+        """As in the Trainer; `True` is the last complete checkpoint."""
         if resume_from_checkpoint is True:
             resume_from_checkpoint = _last_whole(Path(str(self.args.output_dir)))
         if isinstance(resume_from_checkpoint, str):
@@ -315,7 +315,7 @@ class DomainTrainer(Trainer):
 
 
 class _Steps(TrainerCallback):
-    """What happens at the end of steps and of training."""
+    """Hooks at the end of steps and of training."""
 
     def __init__(self, trainer: DomainTrainer) -> None:
         self.trainer = trainer
@@ -330,7 +330,7 @@ class _Steps(TrainerCallback):
 
 
 class _Rows(Dataset[dict[str, Any]]):
-    """Rows with what they were drawn for, for indices (number, draw)."""
+    """Rows with their domain and weight, for indices (number, draw)."""
 
     def __init__(self, data: Any, column: str) -> None:  # noqa: ANN401
         self.data, self.column = data, column
@@ -344,7 +344,7 @@ class _Rows(Dataset[dict[str, Any]]):
 
 
 class _Collate:
-    """A collator that leaves the columns of domains and weights to this one, which makes tensors of them."""
+    """Wraps a collator: makes tensors of the domain and weight columns, and passes the rest on."""
 
     def __init__(self, inner: Callable[[list[Any]], Any], column: str, domains: tuple[str, ...]) -> None:
         self.inner, self.column, self.domains = inner, column, domains
@@ -384,12 +384,12 @@ def _number(name: Any, domains: tuple[str, ...]) -> int:  # noqa: ANN401
 
 
 def _last_whole(folder: Path) -> str:
-    """The last checkpoint in a folder that was written to its end."""
+    """The last complete checkpoint in a folder."""
     found = [p for p in folder.glob("checkpoint-*") if p.name.removeprefix("checkpoint-").isdigit()]
     for checkpoint in sorted(found, key=lambda p: int(p.name.removeprefix("checkpoint-")), reverse=True):
         if _is_whole(checkpoint):
             return str(checkpoint)
-        warn(f"{checkpoint} was not written to its end, and is passed over")
+        warn(f"{checkpoint} is incomplete and is skipped")
     require(False, f"{folder} must hold a checkpoint to resume from", f"{len(found)} checkpoints, none whole")  # noqa: FBT003
     return ""
 

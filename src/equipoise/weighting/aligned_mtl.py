@@ -6,15 +6,15 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from equipoise.weighting.local import restrict
 from equipoise.weighting.protocol import Seen, Stateless, Weighting
+from equipoise.weighting.restricted import restrict
 
 
 @dataclass(frozen=True)
 class AlignedMTL(Weighting[Stateless]):
-    r"""Aligned-MTL (Senushkin et al. 2023): the gradients are turned and rescaled until they are orthogonal and equal.
+    r"""Aligned-MTL (Senushkin et al. 2023): rotates and rescales the gradients to be orthogonal and of equal length.
 
-    With the eigenvalues ℓ_k and eigenvectors v_k of the Gramian K and ℓ_min the smallest eigenvalue that is not 0,
+    With the eigenvalues ℓ_k and eigenvectors v_k of the Gramian K, and ℓ_min the smallest nonzero eigenvalue,
 
         c = √ℓ_min Σ_k ℓ_k^(−1/2) v_k v_kᵀ w,
 

@@ -8,11 +8,11 @@ from torch import Tensor
 
 from equipoise.batch import Number, apply, check_non_negative, per_instance
 from equipoise.minnorm import min_norm_at
-from equipoise.weighting.local import norm, restrict
 from equipoise.weighting.protocol import Seen, Stateless, Weighting
+from equipoise.weighting.restricted import norm, restrict
 
 _STEPS = 50
-"""More than ever needed: the search converges quadratically, in some five."""
+"""The most iterations; the search converges quadratically, in about five."""
 _ROUNDING = 2e-15
 
 
@@ -24,12 +24,12 @@ class CAGrad(Weighting[Stateless]):
 
         α = argmin over the simplex of F(α) = g_α·g₀ + c‖g₀‖‖g_α‖,   g_α = Σ α_i g_i,   d = g₀ + c‖g₀‖ g_α/‖g_α‖.
 
-    c = 0 is the weighted sum; for c → ∞ the direction is MGDA's. The preference w weighs g₀, the mean in the
-    publication; objectives of weight 0 are protected all the same. Where g_α = 0, at a Pareto-stationary point,
-    d = 0. An objective whose gradient is 0 takes no part. d is not rescaled by 1/(1 + c²), as released code does.
+    c = 0 is the weighted sum; for c → ∞ the direction is MGDA's. The preference w weights g₀, the mean in the
+    publication; objectives of weight 0 are still protected. Where g_α = 0, at a Pareto-stationary point, d = 0.
+    Objectives with zero gradient are ignored. Unlike the released code, d is not rescaled by 1/(1 + c²).
 
-    F is minimised exactly: for a level μ above its minimum, the α with the largest (μ − g_α·g₀)/‖g_α‖ is a
-    search for a shortest vector, and μ ← F(α) is Dinkelbach's iteration.
+    F is minimised exactly by Dinkelbach's iteration: for a level μ above the minimum, finding the α with the largest
+    (μ − g_α·g₀)/‖g_α‖ is a min-norm problem; then μ ← F(α).
 
     Attributes:
         c: The radius of the ball around g₀, relative to ‖g₀‖.
@@ -61,7 +61,7 @@ class CAGrad(Weighting[Stateless]):
         radius = per_instance("c", self.c, w) * mean
         alpha = _least(K, apply(K, w), radius, s)
         length, reach = norm(K, alpha), (alpha * s).sum(-1, keepdim=True)
-        # A shorter g_α is rounding of the Gramian.
+        # A shorter g_α is rounding error of the Gramian.
         real = length.square() > here.weight.shape[-1] * here.precision * reach.square()
         found = w + torch.where(real, radius / torch.where(real, length, 1.0), 0.0) * alpha
         return here.coefficients(torch.where(real | (radius == 0), found, 0.0)), state
@@ -79,7 +79,7 @@ def _least(K: Tensor, slope: Tensor, radius: Tensor, s: Tensor) -> Tensor:
         value = (slope * found).sum(-1, keepdim=True) + radius * norm(K, found)
         blur = _ROUNDING * ((found * slope.abs()).sum(-1, keepdim=True) + radius * (found * s).sum(-1, keepdim=True))
         lower = (total > 0) & (value < level - blur)
-        # F is flat at its minimum: of α of the same value the one found for the lowest level is the most accurate.
+        # F is flat at its minimum: among α of equal value, the one found for the lowest level is the most accurate.
         alpha = torch.where((total > 0) & (value <= level + blur), found, alpha)
         level = torch.where(lower, value, level)
         if not bool(lower.any()):

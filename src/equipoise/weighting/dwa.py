@@ -11,18 +11,18 @@ from equipoise.errors import require
 from equipoise.weighting.protocol import Seen, Weighting, working_dtype
 
 _STEEPEST = 1e6
-"""The largest |r|; a softmax is at a corner long before."""
+"""The largest |r|; the softmax saturates long before."""
 
 
 class DWAState(NamedTuple):
-    """The epoch that runs, and the two before it."""
+    """The current epoch and the two before it."""
 
     total: Tensor
-    """The sum of the losses of the epoch that runs, (*B, m)."""
+    """The sum of the losses in the current epoch, (*B, m)."""
     observed: Tensor
-    """How many losses that are, (*B, m)."""
+    """The number of losses in that sum, (*B, m)."""
     newer: Tensor
-    """The mean loss of the last whole epoch, 0 before there is one, (*B, m)."""
+    """The mean loss of the last complete epoch, 0 before there is one, (*B, m)."""
     older: Tensor
     """That of the epoch before, likewise, (*B, m)."""
 
@@ -35,19 +35,19 @@ class DWA(Weighting[DWAState]):
 
         r_i = f̄_i⁽ᵉ⁻¹⁾/f̄_i⁽ᵉ⁻²⁾,   λ = m · softmax(r/T),   c = λ∘w.
 
-    In the first two epochs λ_i = 1, that is the weighted sum. For uniform w, c is 1/m of the published weights and sums
-    to 1.
+    In the first two epochs λ_i = 1, which is the weighted sum. For uniform w, c is 1/m of the published weights and
+    sums to 1.
 
-    The preference weighs the losses: the ratios of w∘f are those of f. With T = 2 the ratios of losses that fall lie in
-    [0, 1], so that no weight is more than e^½ = 1.65 times another: the answer stays near that of the weighted sum, and
-    there is no target f ∝ 1/w.
+    The preference weights the losses; the ratios of w∘f are those of f. Ratios of falling losses lie in [0, 1], so with
+    T = 2 no weight exceeds e^½ = 1.65 times another: the answer stays near that of the weighted sum, and there is no
+    target f ∝ 1/w.
 
-    Losses are positive: a ratio to a mean of 0 or less counts as 1. An epoch of an objective is `epoch` losses of it:
-    longer for one that is absent now and then.
+    Losses must be positive: a ratio to a mean of 0 or less counts as 1. Each objective counts its own epochs: one epoch
+    is `epoch` observed losses.
 
     Attributes:
-        epoch: The steps of an epoch. With mini-batches give at least the batches that the data has: ratios of single
-            batches are noise. 1 where every step has all data, or is a round of federated learning.
+        epoch: The steps of an epoch. With mini-batches give at least the number of batches in the data: ratios of
+            single batches are noise. Give 1 if every step uses all data, or is a round of federated learning.
         temperature: T > 0; the larger, the closer to the weighted sum.
 
     Examples:
@@ -73,7 +73,7 @@ class DWA(Weighting[DWAState]):
         return DWAState(*(torch.zeros(shape, dtype=dtype, device=device) for _ in range(4)))
 
     def step(self, seen: Seen, state: DWAState) -> tuple[Tensor, DWAState]:
-        """Coefficients λ∘w, shape (*B, m); the losses enter the epoch that runs."""
+        """Coefficients λ∘w, shape (*B, m); adds the losses to the current epoch."""
         total, observed = state.total + seen.losses, state.observed + (1.0 if seen.present is None else seen.present)
         over = observed >= self.epoch
         new = DWAState(

@@ -10,12 +10,12 @@ from torch import Tensor
 from equipoise.batch import apply
 from equipoise.errors import require
 from equipoise.minnorm import min_norm
-from equipoise.weighting.local import Local, Target, restrict
 from equipoise.weighting.protocol import Ideal, Seen, Weighting
+from equipoise.weighting.restricted import Local, Target, restrict
 
 
 class EPOState(NamedTuple):
-    """What the search has cost."""
+    """The cost of the search so far."""
 
     programs: Tensor
     """Linear programs given to HiGHS, (*B,)."""
@@ -32,20 +32,21 @@ class EPO(Weighting[EPOState]):
             (Kα)_j ≥ (Ka)_j for the other j with (Ka)_j ≤ 0; where no (Ka)_j is positive, Kα ≥ 0;
         descent, otherwise:  max 1ᵀKα subject to Kα ≥ 0 and αᵀKa ≥ min(0, max_j (Ka)_j).
 
-    Two objectives have a closed form. From three on, each instance is a program of its own for scipy's
-    HiGHS, on the CPU and one after another, at one or two milliseconds each; `EPOState.programs` counts
-    them. Vertices are what linear programs have for solutions, so directions jump: take small steps.
+    Two objectives have a closed form. From three on, scipy's HiGHS solves one program per instance on the CPU, one
+    after another, at one or two milliseconds each; `EPOState.programs` counts them. Solutions of linear programs are
+    vertices, so directions jump: take small steps.
 
     Attributes:
         target: "inverse": r = w, so f ∝ 1/w as for Tchebycheff; "direct": r = 1/w, so f ∝ w.
         ideal: The ideal point z; f − z should be positive.
         tolerance: The μ below which the trade-off counts as met.
-        descent: "relaxed" leaves out the last constraint of the descent program, which keeps μ from growing.
+        descent: "restricted" as above; "relaxed" drops the last constraint of the descent program, which keeps μ from
+            growing.
         normalize: Whether r is scaled to unit length. The programs depend on that length.
-        scale: Whether K is divided by its largest entry, and (Ka)_j that are then only rounding are 0.
-        floor: Values of m f̂_i below this count as this in the logarithm.
-        fallback: The α where a program has no solution, as the restricted descent program may for m > 2: the
-            min-norm point, which decreases every objective, or w.
+        scale: Whether to divide K by its largest entry and to set (Ka)_j to 0 where they are only rounding error.
+        floor: The least m f̂_i in the logarithm.
+        fallback: The α if a program is infeasible, as the restricted descent program may be for m > 2: the min-norm
+            point, which decreases every objective, or w.
 
     Examples:
         >>> losses, w, weighting = torch.tensor([2.0, 1.0]), torch.tensor([0.5, 0.5]), eq.EPO()
@@ -143,11 +144,11 @@ class Program(NamedTuple):
 
 
 _ROUNDING = 1e-9
-"""What counts as zero beside the largest entry of the Gramian."""
+"""Values below this fraction of the Gramian's largest entry count as zero."""
 
 
 def _interval(program: Program, present: Tensor) -> tuple[Tensor, Tensor]:
-    """α and whether there is one, for m ≤ 2: α = (t, 1 − t) with t at an end of what the rows leave of [0, 1]."""
+    """α and whether it exists, for m ≤ 2: α = (t, 1 − t) with t at an end of the feasible part of [0, 1]."""
     if present.shape[-1] == 1:
         return present.to(program.objective.dtype), torch.ones_like(present)
     slope = program.rows[..., 0] - program.rows[..., 1]
@@ -165,7 +166,7 @@ def _interval(program: Program, present: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _highs(program: Program, present: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """α (*B, m), whether there is one (*B, 1), and how many programs were solved (*B,), by scipy's HiGHS."""
+    """α (*B, m), whether it exists (*B, 1), and how many programs were solved (*B,), by scipy's HiGHS."""
     from scipy.optimize import linprog  # noqa: PLC0415 - slow to import, and two objectives do without
 
     part = present.cpu().numpy()

@@ -36,18 +36,17 @@ class ExcessRisk(Weighting[ExcessRiskState]):
 
         S_i ← S_i + g_i²,   e_i = Σ_k g_ik²/√(S_ik + 10⁻⁷),   λ_i ∝ λ_i exp(η w_i e_i/e_i⁽⁰⁾),   c = λ∘w,
 
-    λ uniform at first. The first step sets e⁽⁰⁾ and leaves λ as it is; an objective without a gradient
-    sets its own when it has one.
+    λ uniform at first. The first step sets e⁽⁰⁾ and leaves λ unchanged; an objective with zero gradient sets its
+    e_i⁽⁰⁾ at its first nonzero one.
 
-    It is a first-order quantity. For a constant gradient e falls as 1/√t although nothing is learned, and
-    where a non-convex objective is flat e vanishes, so that the method need not find the Tchebycheff point.
+    e is a first-order quantity. For a constant gradient it falls as 1/√t although nothing is learned, and it vanishes
+    where a non-convex objective is flat. So the method need not find the Tchebycheff point.
 
     Attributes:
         step_size: η ≥ 0.
-        order: "alternating": the θ-step uses the new λ, as the method's authors have it;
-            "simultaneous": the old one.
-        weigh: Where w enters λ. "excess" as above; "gradients": g_i = w_i ∇f_i and the exponent
-            η e_i/e_i⁽⁰⁾, in which w then all but cancels; the paper's synthetic table has that.
+        order: "alternating": the θ-step uses the new λ, as in the publication; "simultaneous": the old one.
+        weigh: Where w enters λ. "excess" as above; "gradients": g_i = w_i ∇f_i with the exponent η e_i/e_i⁽⁰⁾, in which
+            w nearly cancels; the paper's synthetic table uses that.
 
     Examples:
         >>> w, losses, weighting = torch.tensor([0.5, 0.5]), torch.ones(2), eq.ExcessRisk(step_size=10.0)
@@ -103,7 +102,7 @@ class ExcessRisk(Weighting[ExcessRiskState]):
         return used.log_weights.exp() * seen.weight, new
 
     @property
-    def dual(self) -> bool:
+    def uses_duals(self) -> bool:
         """True: the coefficients are λ∘w."""
         return True
 

@@ -12,11 +12,11 @@ from equipoise.weighting.protocol import Ideal, Seen, Weighting, keep, working_d
 _FIRST, _SECOND, _EPSILON = 0.9, 0.999, 1e-8
 """Adam's β₁, β₂ and ε."""
 _FLOOR = 1e-8
-"""The least loss: a logarithm is taken."""
+"""The least loss, as its logarithm is taken."""
 
 
 class FAMOState(NamedTuple):
-    """The logits, what Adam remembers of them, and the last losses."""
+    """The logits, their Adam state, and the last losses."""
 
     logits: Tensor
     """ξ, (*B, m)."""
@@ -32,34 +32,34 @@ class FAMOState(NamedTuple):
 
 @dataclass(frozen=True)
 class FAMO(Weighting[FAMOState]):
-    r"""FAMO (Liu, Feng, Stone and Liu 2023): all losses shall fall by the same factor, from loss values alone.
+    r"""FAMO (Liu, Feng, Stone and Liu 2023): makes all losses fall by the same factor, from loss values alone.
 
     With b below all losses and z_i ∝ w_i exp(ξ_i), Σ z_i = 1, ξ = 0 at first,
 
         c_i = a z_i/(f_i − b_i),   a = 1/Σ z_j/(f_j − b_j),   so that Σ c_i = 1,
 
-    a step along Σ z_i ∇log(f_i − b_i). After it ξ descends: with the progress p_i = log(f_i − b_i) before the step less
+    a step along Σ z_i ∇log(f_i − b_i). Then ξ takes a step: with the progress p_i, log(f_i − b_i) before the step minus
     that after it,
 
         ξ ← Adam(ξ; z∘(p − Σ z_j p_j) + γ ξ),
 
-    which takes weight from the losses that fell most; Adam is that of the published code. For uniform w this is the
-    published method, with one departure: the losses after a step are those that the next step sees, of its own batch.
-    The publication evaluates the same batch again, in a second forward pass. With mini-batches p has the noise of two
-    batches here.
+    which takes weight from the losses that fell most; Adam is set as in the published code. For uniform w this is the
+    published method, with one departure: the losses after a step are those of the next step, on its own batch. The
+    publication evaluates the same batch again in a second forward pass. Here, with mini-batches, p has the noise of two
+    batches.
 
-    The method does not see the scale of a loss: w∘f is the same to it as f. So w multiplies z instead: z begins at w, γ
-    pulls it there, and feedback moves it to where all relative rates are equal, whatever w is. There is no target
-    f ∝ 1/w. As Σ c_i = 1, a loss in small units has nearly all of c and the others move slowly: bring losses to like
-    units, with `units=` in a `MultiObjective`.
+    The method is invariant to the scale of a loss: w∘f gives the same as f. So w multiplies z instead: z starts at w
+    and γ pulls it there, while feedback moves it to where all relative rates are equal, whatever w is. There is no
+    target f ∝ 1/w. Because Σ c_i = 1, a loss in small units gets nearly all of c and the others move slowly: bring
+    losses to similar units, with `units=` in a `MultiObjective`.
 
-    Losses below b + 1e-8 count as that. An absent objective has no p_i; its next one spans the steps in between. With
-    inclusion probabilities π, w/π stands for w.
+    Losses below b + 1e-8 are clamped to that. An absent objective has no p_i; its next one spans the steps in between.
+    With inclusion probabilities π, w/π replaces w.
 
     Attributes:
         step_size: The rate of Adam, ≥ 0.
         decay: γ ≥ 0.
-        ideal: b, which the losses never reach.
+        ideal: b, a lower bound that the losses never reach.
 
     Examples:
         >>> w, weighting = torch.tensor([0.5, 0.5]), eq.FAMO(step_size=0.1)
@@ -86,7 +86,7 @@ class FAMO(Weighting[FAMOState]):
         return FAMOState(logits, mean, square, previous, torch.zeros_like(logits[..., :1]))
 
     def step(self, seen: Seen, state: FAMOState) -> tuple[Tensor, FAMOState]:
-        """Coefficients that sum to 1, shape (*B, m); before them ξ follows the progress since the last step."""
+        """Coefficients that sum to 1, shape (*B, m), after updating ξ with the progress since the last step."""
         values = seen.losses.clamp_min(_FLOOR)
         part, log_weight = seen.weight > 0, seen.weight.log()
         known = part & (state.previous > 0)

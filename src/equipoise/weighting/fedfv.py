@@ -8,14 +8,14 @@ from torch import Tensor
 
 from equipoise.batch import Number, apply, per_instance
 from equipoise.errors import require
-from equipoise.weighting.local import norm, restrict
 from equipoise.weighting.protocol import Seen, Weighting, keep, working_dtype
+from equipoise.weighting.restricted import norm, restrict
 
 _ROUNDING = 1e-12
 
 
 class FedFVState(NamedTuple):
-    """How many rounds there were."""
+    """The number of rounds so far."""
 
     step: Tensor
     """t, counted from 0, (*B, 1)."""
@@ -23,25 +23,23 @@ class FedFVState(NamedTuple):
 
 @dataclass(frozen=True)
 class FedFV(Weighting[FedFVState]):
-    r"""FedFV (Wang et al. 2021): gradients that conflict are projected off each other before they are averaged.
+    r"""FedFV (Wang et al. 2021): removes conflicts between gradients by projection before averaging them.
 
-    Clients are ordered by loss, the smallest first. The ones from position ⌈(m−1)(1−α)⌉ on keep their
-    (pseudo-)gradient, none if α = 0. Every other g̃_i starts as g_i and meets all g_j in that order:
+    Clients are ordered by loss, the smallest first. Those from position ⌈(m−1)(1−α)⌉ on keep their
+    (pseudo-)gradient, none if α = 0. Every other g̃_i starts as g_i and is projected for all g_j in that order:
 
         g̃_i ← g̃_i − (g̃_i·g_j/‖g_j‖²) g_j   where g̃_i·g_j < 0,   then   ḡ = Σ w_i g̃_i.
 
-    External conflicts, from round τ on: ḡ is projected likewise off the sum of the g_j with ḡ·g_j < 0. At
-    last ḡ is scaled to the length of the plain mean Σ w_i g_i. All of it happens in coefficients over the
-    clients, with the Gramian alone. The preference w weighs the means: 1/m for every client in the
-    publication.
+    External conflicts, from round τ on: ḡ is projected off the sum of the g_j with ḡ·g_j < 0 in the same way. Finally ḡ
+    is scaled to the length of the plain mean Σ w_i g_i. All of it works on coefficients over the clients, with the
+    Gramian alone. The preference w weights the means: 1/m for every client in the publication.
 
-    The method as published also holds ḡ against what clients sent last that have been absent since. That
-    needs their gradients and is not done: conflicts are those of the clients present, which is the
-    method of the released code when everyone takes part. m counts those present. Clients of equal loss are
-    ordered by their number.
+    The published method also compares ḡ with the last gradients of clients that are now absent. That needs their
+    gradients and is not done: only clients that are present conflict, as in the released code with full participation.
+    m counts those present. Clients of equal loss are ordered by their number.
 
     Attributes:
-        alpha: α in [0, 1], the share of clients, those of the largest losses, that keep their gradient.
+        alpha: α in [0, 1], the fraction of clients, those with the largest losses, that keep their gradient.
         tau: τ ≥ 0: external conflicts are resolved from round τ on, counted from 0; never if τ = 0.
 
     Examples:
@@ -78,7 +76,7 @@ class FedFV(Weighting[FedFVState]):
         if self.tau > 0:
             c = torch.where(state.step >= self.tau, _off_conflicts(K, c), c)
         length, target = norm(K, c), norm(K, mean)
-        # Below that, what is left of ḡ is rounding.
+        # Below that, ḡ is only rounding error.
         spread = (c.abs() * K.diagonal(dim1=-2, dim2=-1).clamp_min(0.0).sqrt()).sum(-1, keepdim=True)
         real = length > 1e-7 * spread
         c = torch.where(real, target / torch.where(real, length, 1.0), 1.0) * c
@@ -108,7 +106,7 @@ def _off_conflicts(K: Tensor, c: Tensor) -> Tensor:
     """ḡ = Σ c_i g_i projected off the sum of the g_j that point against it, (*B, m)."""
     dot = apply(K, c)
     size = norm(K, c) * K.diagonal(dim1=-2, dim2=-1).clamp_min(0.0).sqrt()
-    # A gradient that ḡ was just projected off is orthogonal to it, to rounding: no conflict.
+    # A gradient that ḡ was just projected off is orthogonal to it up to rounding: no conflict.
     against = (dot < -_ROUNDING * size).to(K)
     square = (against * apply(K, against)).sum(-1, keepdim=True)
     share = (against * dot).sum(-1, keepdim=True) / torch.where(square > 0, square, 1.0)

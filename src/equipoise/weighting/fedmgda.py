@@ -9,28 +9,27 @@ from torch import Tensor
 from equipoise.batch import Number, per_instance
 from equipoise.boxqp import box_min_norm
 from equipoise.errors import require
-from equipoise.weighting.local import restrict
 from equipoise.weighting.protocol import Seen, Stateless, Weighting
+from equipoise.weighting.restricted import restrict
 
 
 @dataclass(frozen=True)
 class FedMGDAPlus(Weighting[Stateless]):
-    r"""FedMGDA+ (Hu et al. 2022): the shortest combination of unit updates, not far from the mean.
+    r"""FedMGDA+ (Hu et al. 2022): the shortest combination of normalised updates, within ε of the mean.
 
     With u_i = g_i/‖g_i‖ the directions of the clients' (pseudo-)gradients,
 
         a = argmin ‖Σ a_i u_i‖²   over the simplex with |a_i − w_i| ≤ ε,
 
-    and of several solutions the shortest a. ε = 0 is averaging, ε = 1 MGDA on the unit updates. The
-    preference w is the centre of the box: 1/m for every client in the publication. Where clients are
-    absent, it is w over the sum of those present. c is divided by
-    the inclusion probability π where one is given.
+    and the shortest a if there are several solutions. ε = 0 is averaging, ε = 1 is MGDA on the normalised updates. The
+    preference w is the centre of the box: 1/m for every client in the publication. If clients are absent, w is
+    renormalised over those present. c is divided by the inclusion probability π if one is given.
 
     Attributes:
         epsilon: ε in [0, 1].
         aggregate: "directions": c_i = a_i/‖g_i‖, as published, so that a step is at most η long and needs a
-            decaying η; "models": c_i = a_i, the average Σ a_i θ_i of the clients' models, behind the
-            tables of the paper. A client whose update is 0 has direction 0.
+            decaying η; "models": c_i = a_i, the average Σ a_i θ_i of the clients' models, as in the paper's tables. A
+            client whose update is 0 has direction 0.
 
     Examples:
         >>> J, w = torch.tensor([[1.0, 0.0], [0.0, 2.0]]), torch.tensor([0.5, 0.5])

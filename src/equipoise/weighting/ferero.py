@@ -12,19 +12,19 @@ from torch import Tensor
 from equipoise.batch import Number, apply, check_non_negative, per_instance
 from equipoise.errors import require
 from equipoise.simplex import Euclidean
-from equipoise.weighting.local import Local, Target, ray, restrict
 from equipoise.weighting.protocol import Ideal, Seen, Weighting, working_dtype
+from equipoise.weighting.restricted import Local, Target, ray, restrict
 
 Array = NDArray[np.floating]
 
 
 class FEREROState(NamedTuple):
-    """The multipliers of the last direction; those of an absent objective are older."""
+    """The multipliers of the last direction; an absent objective keeps its earlier ones."""
 
     descent: Tensor
     """λ_f, (*B, m)."""
     ray: Tensor
-    """Bᵀλ_h less what it was at first, (*B, m): unlike λ_h it does not depend on the choice of B."""
+    """Bᵀλ_h minus its initial value, (*B, m): unlike λ_h it does not depend on the choice of B."""
     capped: Tensor
     """How many directions were shortened to the trust radius, (*B,)."""
 
@@ -52,7 +52,7 @@ class Multipliers(NamedTuple):
     descent: Tensor
     """λ_f, (*B, m)."""
     ray: Tensor
-    """ν less what it is at the start, (*B, m)."""
+    """ν minus its initial value, (*B, m)."""
     capped: Tensor
     """Whether c was shortened, (*B,)."""
 
@@ -91,8 +91,8 @@ class ExactDual:
     With M = BKBᵀ and L = KBᵀ, λ_h = M⁻¹(c_h H − Lᵀλ_f), and what remains to be minimised over the simplex is
     ½κ(p·λ_f)² + q·λ_f with κ = pᵀ(K − LM⁻¹Lᵀ)p and q = c_h LM⁻¹H. Only two numbers, p·λ_f and q·λ_f, matter, so
     the minimum is attained on a pair of coordinates, and every pair is a parabola on [0, 1]: O(m²) in
-    all, no iteration. Directions in which M is singular, as with parallel gradients, cannot be steered;
-    H is left alone there.
+    all, no iteration. Directions in which M is singular, as with parallel gradients, cannot be controlled; H is
+    ignored there.
 
     Attributes:
         trust: The direction is shortened to ‖Jᵀc‖ ≤ trust·max_i ‖∇f_i‖.
@@ -112,7 +112,7 @@ class ExactDual:
         require(self.trust > 0, "trust must be positive", self.trust)
 
     def solve(self, dual: Dual, state: FEREROState) -> Multipliers:
-        """The multipliers; those of the last step play no part."""
+        """The multipliers; ignores those of the last step."""
         seen, p = dual.seen, dual.ray
         absent = ~seen.present
         # In units of the mean squared gradient norm, and with a unit gradient for what is absent.
@@ -146,9 +146,9 @@ class ExactDual:
 
 
 def _pseudo_inverse(M: Tensor, B: Tensor, norm: Tensor, tolerance: float) -> Tensor:
-    """M⁺ for M = BKBᵀ, without the eigenvectors v along which vᵀMv = ‖JᵀBᵀv‖² is only rounding.
+    """M⁺ for M = BKBᵀ, without the eigenvectors v along which vᵀMv = ‖JᵀBᵀv‖² is only rounding error.
 
-    Σ_i |Bᵀv|_i ‖g_i‖ is what the rows of J that meet there add up to before they cancel.
+    Σ_i |Bᵀv|_i ‖g_i‖ is the size of the terms of JᵀBᵀv before they cancel.
     """
     eigen = torch.linalg.eigh(M)
     value, vector = eigen.eigenvalues, eigen.eigenvectors
@@ -165,7 +165,7 @@ def _best_pair(kappa: Tensor, p: Tensor, q: Tensor, absent: Tensor) -> Tensor:
     pj, qj = p.unsqueeze(-2), q.unsqueeze(-2)
     curvature = kappa * dp.square()
     bent = curvature > 0
-    # Where the parabola is a line an end is best, and each end has a pair of its own.
+    # If the parabola is a line, an end is best, and each end is covered by its own pair.
     s = torch.where(bent, -(dq + kappa * pj * dp) / torch.where(bent, curvature, 1.0), 0.0).clamp(0.0, 1.0)
     value = 0.5 * kappa * (pj + s * dp).square() + qj + s * dq
     value = value.masked_fill(absent.unsqueeze(-1) | absent.unsqueeze(-2), torch.inf)
@@ -178,22 +178,21 @@ def _best_pair(kappa: Tensor, p: Tensor, q: Tensor, absent: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class DualDescent:
-    """Projected gradient descent on the dual, as the method was released.
+    """Projected gradient descent on the dual, as in the released code.
 
         λ_f ← Π(λ_f − γ Kc),   λ_h ← λ_h − γ (BKc − c_h H),   c = λ_f + Bᵀλ_h,
 
-    until ‖Δλ_f‖₁ + ‖Δλ_h‖₂ is below the tolerance, in the dtype of the losses. It is inexact where the
-    gradients are short, and it diverges where γ‖K‖ > 2: the coefficients are then huge or not finite. That is
-    the one exception to weightings returning finite coefficients; it is kept because the published
-    results have it.
+    until ‖Δλ_f‖₁ + ‖Δλ_h‖₂ is below the tolerance, in the dtype of the losses. It is inexact for short gradients, and
+    it diverges if γ‖K‖ > 2: the coefficients are then huge or not finite. This is the only weighting that may return
+    non-finite coefficients; it is kept because the published results use it.
 
     Attributes:
         rate: γ.
-        steps: At most so many iterations.
+        steps: The most iterations.
         tolerance: An instance stops at the first change smaller than this.
-        start_ray: λ_h at first, in every coordinate.
-        carry: What goes on from the last step's value instead of from the start: nothing, λ_h ("ray"), or
-            both ("all"; with steps=1 the single-loop method).
+        start_ray: The initial λ_h, in every coordinate.
+        carry: What is warm-started from the last step: "nothing", λ_h ("ray"), or both ("all"; with steps=1 the
+            single-loop method).
         normalize: Whether c is divided by its sum.
 
     Examples:
@@ -276,7 +275,7 @@ class DualDescent:
 
 
 _BLOCK = 20
-"""Iterations between two looks at which instances have stopped."""
+"""Iterations between two checks for instances that have stopped."""
 
 
 def _orbit(
@@ -284,8 +283,8 @@ def _orbit(
 ) -> Array:
     """Iterate x ← keep∘x + cross∘(x₂, x₁) + shift, x₁ clipped to [0, 1], until 2|Δx₁| + |Δx₂| < tolerance; x (2, n).
 
-    In numpy, whose calls on few numbers take a fifth of torch's time. The changes of a block of
-    iterations are looked at together; an instance goes back to where it stopped.
+    In numpy, which takes a fifth of torch's time on few numbers. Changes are checked once per block of iterations; an
+    instance is reset to where it stopped.
     """
     path = np.empty((_BLOCK + 1, *x.shape), x.dtype)
     path[0] = x
@@ -326,9 +325,9 @@ def _orthogonal(x: Tensor, p: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class FERERO(Weighting[FEREROState]):
-    r"""FERERO (Chen et al. 2024): down, while the distance from the preferred ray decays at a given rate.
+    r"""FERERO (Chen et al. 2024): descends while the distance from the preferred ray decays at a given rate.
 
-    The ray is f ∝ p; with B an orthonormal basis of its complement, H = Bf is the distance from it. The
+    The ray is f ∝ p. With B an orthonormal basis of its complement, H = Bf is the distance from it. The
     direction d = −Jᵀc solves
 
         min_{d, t} t + ½‖d‖²   subject to   Jd ≤ t1,   BJd = −c_h H,
@@ -338,7 +337,7 @@ class FERERO(Weighting[FEREROState]):
 
     Attributes:
         c_h: The rate at which the distance from the ray decays, per unit of step size.
-        solver: `ExactDual()`, or `DualDescent()` as released.
+        solver: `ExactDual()`, or `DualDescent()` as in the released code.
         target: "inverse": p ∝ 1/w, as for Tchebycheff; "direct": p ∝ w.
         ideal: The ideal point z, where the ray begins.
 

@@ -1,4 +1,4 @@
-"""The ideal point as a floor: below it a preference does not mean what it says."""
+"""The ideal point as a floor: for losses below it, a preference has the opposite effect."""
 
 from typing import Any
 
@@ -14,11 +14,11 @@ SLACK = 1e-6
 
 
 def floor(weighting: Any, preference: Tensor) -> Tensor | None:  # noqa: ANN401
-    """The least losses for which a preference means what it says; None if all do.
+    """The smallest losses for which a preference has its meaning; None if there is no such floor.
 
-    A weighting with an `origin` z lets max_i w_i (f_i − z_i) fall. Where f_i < z_i a larger w_i asks for less of
-    objective i, not for more, and w_i = 0 asks for most. With equal w only differences of losses count, whatever
-    their sign, and an objective of weight 0 has no loss to speak of: these have no floor.
+    A weighting with an `origin` z minimises max_i w_i (f_i − z_i). Where f_i < z_i, a larger w_i gives objective i less
+    attention, not more. If all w are equal, only differences of losses matter, whatever their sign; and an objective
+    of weight 0 does not count. These have no floor.
 
     Args:
         weighting: The weighting.
@@ -33,7 +33,7 @@ def floor(weighting: Any, preference: Tensor) -> Tensor | None:  # noqa: ANN401
     w = preference.detach().to("cpu", torch.float64)
     z = constant(origin, w)
     if z.ndim > 0 and z.shape[-1] not in {1, w.shape[-1]}:
-        return None  # the first step says what is wrong with it
+        return None  # the first step raises the error
     heeded = (w > 0) & (w.amax(-1, keepdim=True) - w.amin(-1, keepdim=True) > SLACK)
     if not bool(heeded.any()):
         return None
@@ -41,12 +41,12 @@ def floor(weighting: Any, preference: Tensor) -> Tensor | None:  # noqa: ANN401
 
 
 def lowered(least: Tensor) -> Tensor:
-    """A floor less what rounding may do."""
+    """A floor with a tolerance for rounding."""
     return least - SLACK * (1.0 + least.abs())
 
 
 def below(value: float, least: float, objective: str) -> str:
-    """What to say of a loss below its floor.
+    """The warning for a loss below its floor.
 
     Args:
         value: The loss.

@@ -1,4 +1,4 @@
-"""Gradient normalization: gradients of equal length, more for losses that lag behind (GradNorm)."""
+"""Gradient normalization: gradients of equal length, longer ones for losses that lag behind (GradNorm)."""
 
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
@@ -16,7 +16,7 @@ _HUGE = 1e30
 
 
 class GradNormState(NamedTuple):
-    """The weights, and the losses that progress is measured from."""
+    """The weights, and the losses that progress is measured against."""
 
     log_weights: Tensor
     """log v/m, (*B, m)."""
@@ -33,23 +33,23 @@ class GradNorm(Weighting[GradNormState]):
 
         c = v∘w,   v_i ← v_i exp(−η sign(G_i − mean(G) r_i^α) ‖∇f_i‖/mean_j ‖∇f_j‖),   renormalised to Σ v_i = m.
 
-    Two departures: the step is relative to the mean length, so that η has no unit, and it is taken on log v, so that no
-    weight becomes negative. The publication subtracts; at v = 1 both agree to first order in η. As there, the weight of
-    a short gradient moves slowly.
+    Two departures from the publication: the step is relative to the mean length, so that η has no unit, and it is taken
+    on log v, so that no weight becomes negative. At v = 1 both agree to first order in η. As in the publication, the
+    weight of a short gradient moves slowly.
 
-    Lengths are those of the diagonal of the Gramian. The publication measures them at the last shared layer. A training
-    loop here measures them over all parameters that are trained, heads included. Alone, `gramian` is that of the rows
-    which the caller chose, such as those of one layer.
+    Lengths come from the diagonal of the Gramian. The publication measures them at the last shared layer;
+    `MultiObjective` measures them over all trained parameters, heads included. If you call `update` yourself, you
+    choose the rows, for example those of one layer.
 
-    The preference weighs the losses after lengths were balanced: where r = 1 the gradients that are added have the
-    lengths c_i ‖∇f_i‖ ∝ w_i. Seen through w∘f the method would undo w. Equal lengths are no trade-off: there is no
-    target f ∝ 1/w.
+    The preference weights the losses after lengths are balanced: where r = 1, the summands have lengths
+    c_i ‖∇f_i‖ ∝ w_i. Applied to w∘f, the method would cancel w. Equal lengths are not a trade-off: there is no target
+    f ∝ 1/w.
 
-    For uniform w, c sums to 1. Losses are positive. Objectives that are absent or have w_i = 0 take no part in the
-    means and keep v_i up to the renormalisation. Inclusion probabilities divide the coefficients alone.
+    For uniform w, c sums to 1. Losses must be positive. Objectives that are absent or have w_i = 0 are left out of the
+    means and keep v_i up to the renormalisation. Inclusion probabilities divide only the coefficients.
 
     Attributes:
-        alpha: α ≥ 0, how much more those that lag behind get; 0: equal lengths.
+        alpha: α ≥ 0, how much longer the gradients of lagging losses become; 0: equal lengths.
         step_size: η ≥ 0.
 
     Examples:

@@ -6,8 +6,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from equipoise.weighting.local import restrict
 from equipoise.weighting.protocol import Seen, Stateless, Weighting
+from equipoise.weighting.restricted import restrict
 
 
 @dataclass(frozen=True)
@@ -18,13 +18,13 @@ class IMTLG(Weighting[Stateless]):
 
         c ∝ K⁺(s∘w),   Σ c_i = 1,   so that for independent gradients   d·g_i/s_i ∝ w_i.
 
-    The publication has no preference, that is a uniform one; weighing the gradients would change nothing, as
-    only their directions count. Entries of c may be negative. Where K⁺(s∘w) sums to 0, c = 0. An
-    objective whose gradient is 0 takes no part.
+    The publication has no preference, which is a uniform w. Weighting the gradients instead would change nothing, as
+    only their directions count. Entries of c may be negative. Where K⁺(s∘w) sums to 0, c = 0. Objectives with zero
+    gradient are ignored.
 
-    Independent gradients may have any lengths: the cosines are inverted, not K. They are dependent if an
-    eigenvalue of the cosines is below m times the precision of the Gramian; then projections are met as well as
-    possible, in the least squares of K⁺.
+    The matrix of cosines is inverted, not K, so gradients may have any lengths. They count as dependent if an
+    eigenvalue of the cosines is below m times the precision of the Gramian; projections are then met in the
+    least-squares sense of K⁺.
 
     Examples:
         >>> J, w = torch.tensor([[1.0, 0.0], [0.0, 2.0]]), torch.tensor([0.5, 0.5])

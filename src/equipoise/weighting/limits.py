@@ -1,4 +1,4 @@
-"""Limits: some losses as small as they can be while others stay below, above or between given numbers."""
+"""Limits: minimise some losses while others stay below, above or between given numbers."""
 
 import math
 from collections.abc import Sequence
@@ -17,23 +17,23 @@ from equipoise.weighting.self_tuned import SelfTuned
 __all__ = ["Limit", "Limits", "LimitsState", "link", "proxy"]
 
 Limit = float | tuple[float, float] | None
-"""The most that a loss may be, the least and the most, or None for a loss that has no limit."""
+"""The upper bound of a loss, a pair (lower, upper), or None for a loss without a limit."""
 
 FAR, NEAR = 2.0, 1.0
-"""A violation beyond so many times its scale counts as so many: in the integral and in the proportional part."""
+"""Relative violations are clipped to these values: in the integral and in the proportional part."""
 
 
 class LimitsState(NamedTuple):
-    """Where the multipliers stand, and what they have measured."""
+    """The multipliers, and the measurements that they depend on."""
 
     prices: Tensor
-    """μ of the step that comes, summed over the limits of a loss, 0 for a free one, (*B, m)."""
+    """μ of the next step, summed over the limits of a loss, 0 for a free one, (*B, m)."""
     among: Any
     """The state of the weighting of the free losses."""
     integral: Tensor
     """z, (*B, k)."""
     multipliers: Tensor
-    """ν of the step that comes, (*B, k)."""
+    """ν of the next step, (*B, k)."""
     total: Tensor
     """Σ (αv)², (*B, k)."""
     violation: Tensor
@@ -61,29 +61,29 @@ class Limits(Weighting[LimitsState]):
 
         α (F + Σ μ_j f_j),   μ_j = ν_j S/s_j,   α = 1/(1 + Σ ν_j r_j),
 
-    with r_j = max(1, |f_j|/s_j) of the step before, so that a step does not grow with the multipliers, and these follow
-    the violations:
+    with r_j = max(1, |f_j|/s_j) of the previous step, so that the step length does not grow with the multipliers. These
+    follow the violations:
 
-        z ← [z + η α v]₊,   ν = e([z + ρ v]₊),   η = pace/√(Σ α²v²),   ρ = min(gain, jitter/σ),
+        z ← [z + η α v]₊,   ν = e([z + ρ v]₊),   η = pace/√(Σ α²v²),   ρ = min(gain, jitter/σ).
 
-    an integral part z by mirror descent with an adaptive step, and a proportional part, which damps the rotation of the
-    two players, as far as the noise σ of the violations allows. The link e(z) is z/10 up to z = 1 and exp(z − 1)/10
-    beyond: steps are relative for multipliers that have grown. No setting has the unit of a loss or of a limit.
+    The integral part z moves by mirror descent with an adaptive step. The proportional part ρv damps the rotation of
+    the two players, as far as the noise σ of the violations allows. The link e(z) is z/10 up to z = 1 and exp(z − 1)/10
+    beyond, so that large multipliers move in relative steps. No setting has the unit of a loss or of a limit.
 
-    Several free losses share F as `among` says, by default for the point where their weighted losses are equal. What a
-    preference has for losses with a limit is not looked at. A loss with two limits has two multipliers.
+    `among` combines several free losses into F, by default for the point where their weighted losses are equal. The
+    preference of losses with a limit is ignored. A loss with two limits has two multipliers.
 
     Violation and suboptimality of the averaged answer are O(1/√T) for convex losses (docs/theory.md).
 
     Attributes:
-        limits: For each objective the most that it may be, a pair (least, most), or None if it is free.
-        among: How the free losses are weighted among themselves if they are several.
+        limits: For each objective its upper bound, a pair (least, most), or None if it is free.
+        among: The weighting of the free losses, if there are several.
         pace: How fast the integral part moves.
         gain: ρ where there is no noise.
         jitter: How far the noise of one step may move z.
         most: The largest ν.
-        size: S; by default the mean of |F| over the run. Give it if F is close to 0 before the limits are met: the
-            multipliers would be close to 0 with it.
+        size: S; by default the mean of |F| over the run. Give it if F gets close to 0 before the limits are met: the
+            multipliers are proportional to S and would vanish with F.
 
     Examples:
         >>> limits = eq.Limits((None, 0.25))  # min x² subject to (x − 2)² ≤ 1/4: x = 3/2
@@ -125,7 +125,7 @@ class Limits(Weighting[LimitsState]):
 
     @cached_property
     def _sides(self) -> tuple[tuple[int, float, float], ...]:
-        """Of every single limit: its objective, 1 for a most and −1 for a least, and the number."""
+        """For every single bound: its objective, 1 for an upper and −1 for a lower bound, and the number."""
         both = [(i, *one) for i, one in enumerate(self.limits) if isinstance(one, tuple)]
         pairs = [(i, sign, at) for i, low, high in both for sign, at in ((-1.0, low), (1.0, high))]
         single = [(i, 1.0, one) for i, one in enumerate(self.limits) if isinstance(one, float)]
@@ -133,17 +133,17 @@ class Limits(Weighting[LimitsState]):
 
     @property
     def where(self) -> tuple[int, ...]:
-        """The objective of every limit; that of two limits is there twice."""
+        """The objective of every bound; one with two bounds appears twice."""
         return tuple(i for i, _, _ in self._sides)
 
     @property
     def bounds(self) -> tuple[float, ...]:
-        """The number of every limit, in the order of `where`."""
+        """The value of every bound, in the order of `where`."""
         return tuple(at for _, _, at in self._sides)
 
     @property
     def signs(self) -> tuple[float, ...]:
-        """1 for a most, −1 for a least."""
+        """1 for an upper bound, −1 for a lower one."""
         return tuple(sign for _, sign, _ in self._sides)
 
     def init(self, losses: Tensor, **extra: Tensor) -> LimitsState:
@@ -180,7 +180,7 @@ class Limits(Weighting[LimitsState]):
         if self.size is None:
             size = torch.lerp(size, (c * seen.losses).sum(-1, keepdim=True).abs(), now)
         f, scale = seen.losses @ to_limits.mT, state.scale
-        if 0.0 in self._scales:  # such a limit has no size of its own: it is measured in the first loss
+        if 0.0 in self._scales:  # a limit of 0 has no scale: use the first loss
             scale = torch.where(scale > 0, scale, torch.where(f != 0, f.abs(), 1.0))
         exact = (f - constant(self._signed_bounds, f)) / scale
         v = exact.clamp(-FAR, FAR)
@@ -197,7 +197,7 @@ class Limits(Weighting[LimitsState]):
         mean = torch.lerp(state.mean, exact.clamp(-1e9, 1e9), (8 * now).clamp_max(1.0))
         total, top = state.total + push.square(), 1 + math.log(max(10 * self.most, 1.0))
         z = state.integral
-        if self.size is None:  # prices stay what they are when S moves
+        if self.size is None:  # keep the multipliers μ unchanged when S moves
             z = _unlink(link(z) * (state.size.clamp_min(tiny) / size.clamp_min(tiny)))
         z = (z + push * (self.pace * total.clamp_min(tiny).rsqrt())).clamp(0.0, top)
         rho = (self.jitter * noise.clamp_min(tiny).rsqrt()).clamp_max(self.gain)
@@ -219,7 +219,7 @@ class Limits(Weighting[LimitsState]):
         return found, new if seen.present is None else keep(seen.present.any(-1, keepdim=True), new, state)
 
     def foreseen(self, state: LimitsState, preference: Tensor) -> Tensor | None:
-        """α(c, μ), if the weighting of the free losses can tell c."""
+        """α(c, μ), if the weighting of the free losses foresees c."""
         to_free = self._unlimited(state.prices)
         if len(self.free) == 1:
             return _share(state) * (to_free[0] + state.prices)
@@ -228,19 +228,19 @@ class Limits(Weighting[LimitsState]):
         return None if c is None else _share(state) * (c * self._factor @ to_free + state.prices)
 
     def exceeded(self, losses: Tensor, state: LimitsState) -> Tensor:
-        """How far losses (*B, m) exceed each limit, in its scale, (*B, k); negative where there is room."""
+        """How far losses (*B, m) exceed each limit, in its scale, (*B, k); negative where the limit is met."""
         f = losses.to(state.prices)
         f = f @ self._signed(f).mT
         return (f - constant(self._signed_bounds, f)) / torch.where(state.scale > 0, state.scale, 1.0)
 
     def multipliers(self, state: LimitsState) -> Tensor:
-        """μ, the price of each limit: what a unit of it is worth in units of the free part, (*B, k)."""
+        """μ, the price of each limit: how much the free part would fall per unit of relaxation, (*B, k)."""
         return state.multipliers * state.size / torch.where(state.scale > 0, state.scale, 1.0)
 
     @property
     def _factor(self) -> int:
-        """Uniform λ is then the weighted sum, as it is in a training loop."""
-        return len(self.free) if len(self.free) > 1 and self.among.dual else 1
+        """The factor that makes uniform λ the weighted sum, as in a training loop."""
+        return len(self.free) if len(self.free) > 1 and self.among.uses_duals else 1
 
     def _free_part(self, seen: Seen, state: LimitsState, to_free: Tensor) -> tuple[Tensor, Any]:
         """Coefficients of the free losses, 0 for the others, (*B, m), and the state of their weighting."""
@@ -268,11 +268,11 @@ class Limits(Weighting[LimitsState]):
         return tuple(sign * at for _, sign, at in self._sides)
 
     def _signed(self, like: Tensor) -> Tensor:
-        """Takes losses to ± those with limits, (k, m)."""
+        """The matrix that maps losses to ± those with limits, (k, m)."""
         return constant(self._signed_rows, like).view(-1, len(self.limits))
 
     def _unlimited(self, like: Tensor) -> Tensor:
-        """Takes losses to the free ones, (n, m)."""
+        """The matrix that maps losses to the free ones, (n, m)."""
         return constant(self._free_rows, like).view(-1, len(self.limits))
 
     @cached_property
@@ -287,8 +287,8 @@ class Limits(Weighting[LimitsState]):
 def proxy(loss: Tensor, value: Tensor) -> Tensor:
     """A loss with the value of one quantity and the gradient of another.
 
-    For a rate, such as the share of errors, that has no useful gradient: its limit and its multiplier see the rate, and
-    the parameters follow the gradient of a smooth loss that falls with it.
+    For a rate without a useful gradient, such as an error rate: the limit and its multiplier see the rate, and the
+    parameters follow the gradient of a smooth surrogate loss.
 
     Args:
         loss: The smooth loss, with its graph.
@@ -332,6 +332,6 @@ def link(z: Tensor) -> Tensor:
 
 
 def _unlink(nu: Tensor) -> Tensor:
-    """What the link takes to ν."""
+    """The inverse of the link."""
     tenth = 10 * nu
     return torch.where(tenth > 1, 1 + tenth.clamp_min(1.0).log(), tenth)

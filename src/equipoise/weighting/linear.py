@@ -11,11 +11,11 @@ from equipoise.weighting.protocol import Ideal, Seen, Stateless, Weighting, see
 class Linear(Weighting[Stateless]):
     r"""Linear scalarization: min Σ w_i f_i, so c = w.
 
-    It finds the Pareto point at which w is normal to the front: no point of a concave part, and
-    a trade-off that depends on the front's shape.
+    It finds the Pareto point at which w is normal to the front. It finds no point on a concave part of the front, and
+    the trade-off depends on the front's shape.
 
     Attributes:
-        ideal: The ideal point z; it shifts the value and leaves the coefficients as they are.
+        ideal: The ideal point z; it shifts the value and does not change the coefficients.
 
     Examples:
         >>> losses, w = torch.tensor([4.0, 2.0]), torch.tensor([0.25, 0.75])

@@ -20,17 +20,17 @@ class MGDA(Weighting[Stateless]):
 
         α = argmin over the simplex of ‖Σ α_i (w_i/n_i) ∇f_i‖²,   c_i = α_i w_i/n_i,
 
-    so that d = Σ c_i ∇f_i decreases every objective, and d = 0 at a Pareto-stationary point. Where the
-    descent ends depends on the start more than on w. With uniform w and no normalisation this is plain
-    MGDA with a step 1/m as long. Objectives with w_i = 0 take no part.
+    so that d = Σ c_i ∇f_i decreases every objective, and d = 0 at a Pareto-stationary point. The end point depends more
+    on the start than on w. With uniform w and no normalisation this is plain MGDA with steps 1/m as long. Objectives
+    with w_i = 0 are ignored.
 
     Attributes:
         normalize: n_i: "none" is 1, "l2" is ‖∇f_i‖, "loss" is f_i, "loss+" is f_i ‖∇f_i‖. The losses
             must be positive for the last two. An objective whose n_i is 0 is not scaled.
-        raw_weights: Whether c_i = α_i w_i also with a normalisation, as Sener and Koltun have it; then d
-            need not decrease every objective.
-        margin: For two objectives: where α is an end point of [0, 1], it is moved inwards by this much,
-            as the first released solvers do (0.001). 0 is exact.
+        raw_weights: Whether c_i = α_i w_i even with a normalisation, as in Sener and Koltun; then d need not decrease
+            every objective.
+        margin: For two objectives: if α is an end point of [0, 1], move it inwards by this much, as the first released
+            solvers do (0.001). 0 is exact.
 
     Examples:
         >>> J, w = torch.tensor([[1.0, 0.0], [-1.0, 1.0]]), torch.tensor([0.5, 0.5])
@@ -67,7 +67,7 @@ class MGDA(Weighting[Stateless]):
         return (alpha * weight).clamp_max(torch.finfo(seen.dtype).max), state
 
     @property
-    def dual(self) -> bool:
+    def uses_duals(self) -> bool:
         """Whether the coefficients are λ∘w: unless the gradients are scaled."""
         return self.normalize == "none" or self.raw_weights
 
@@ -83,7 +83,7 @@ class MGDA(Weighting[Stateless]):
         return torch.where((scale > 0) & (scale < torch.inf), scale, 1.0)
 
     def _inwards(self, alpha: Tensor, K: Tensor) -> Tensor:
-        """α with its end points replaced; of identical gradients the first counts as the shorter."""
+        """α with its end points moved inwards; of two identical gradients the first counts as the shorter."""
         first, second, cross = K[..., 0, 0], K[..., 1, 1], K[..., 0, 1]
         share = torch.where(second <= cross, self.margin, alpha[..., 0])
         share = torch.where(first <= cross, 1.0 - self.margin, share)

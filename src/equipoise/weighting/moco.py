@@ -15,7 +15,7 @@ from equipoise.weighting.seen import check_jacobian
 
 
 class MoCoState(NamedTuple):
-    """The weights, and the gradients as they are tracked."""
+    """The weights and the tracked gradients."""
 
     dual: Tensor
     """λ, (*B, m)."""
@@ -27,20 +27,20 @@ class MoCoState(NamedTuple):
 
 @dataclass(frozen=True)
 class MoCo(Weighting[MoCoState]):
-    r"""MoCo (Fernando et al. 2023): averaged gradients, and one step a time towards the min-norm weights.
+    r"""MoCo (Fernando et al. 2023): averaged gradients, and one step at a time towards the min-norm weights.
 
     With G⁽ᵏ⁾ the Jacobian at step k = 1, 2, … and K_w = (w wᵀ)∘YYᵀ the Gramian of the weighted objectives w∘f,
 
         Y ← Y + β_k (G⁽ᵏ⁾ − Y),   λ ← Π(λ − γ_k (K_w + ρI) λ),   θ ← θ − η Σ λ_i w_i Y_i
 
-    in this order, each with what the one before it gave; Y = 0 and λ uniform at first. Averaging takes
-    the bias out of weights that mini-batch gradients determine. λ is stable for γ(‖K_w‖ + ρ) < 2.
+    in this order, each with the latest values; Y = 0 and λ uniform at first. Averaging removes the bias that mini-batch
+    gradients cause in the weights. λ is stable for γ(‖K_w‖ + ρ) < 2.
 
     The tracked rows Y are those of f, not of w∘f; c = λ∘w multiplies them.
 
     Attributes:
         step_size: γ > 0, the step of λ.
-        tracking: β in (0, 1]. 1 with no decay keeps no gradients and needs the Gramian only.
+        tracking: β in (0, 1]. 1 without decay stores no gradients and needs only the Gramian.
         regularization: ρ ≥ 0.
         step_decay: s ≥ 0 in γ_k = γ/kˢ; the theory has 1/2.
         tracking_decay: Likewise for β_k.
@@ -89,7 +89,7 @@ class MoCo(Weighting[MoCoState]):
         return MoCoState(dual, tracked, torch.zeros_like(dual[..., :1]))
 
     def step(self, seen: Seen, state: MoCoState) -> tuple[Tensor, MoCoState]:
-        """Coefficients λ∘w for the rows of `rows`, shape (*B, m), λ being the moved one."""
+        """Coefficients λ∘w for the rows of `rows`, shape (*B, m), with the new λ."""
         present, step, tracked, gramian = seen.weight > 0, state.step + 1.0, state.tracked, seen.gramian
         if self.tracks:
             tracked = self._track(state, weigh_jacobian(seen.jacobian, present), present, step)
@@ -105,7 +105,7 @@ class MoCo(Weighting[MoCoState]):
         return new.dual * seen.weight, new
 
     @property
-    def dual(self) -> bool:
+    def uses_duals(self) -> bool:
         """True: the coefficients are λ∘w."""
         return True
 

@@ -14,7 +14,7 @@ S = TypeVar("S")
 
 
 class MomentumState(NamedTuple, Generic[S]):
-    """The smoothed weights, and the state of what is smoothed."""
+    """The smoothed weights and the state of the inner weighting."""
 
     inner: S
     weights: Tensor
@@ -40,8 +40,8 @@ class Momentum(Wrapper[MomentumState[S]]):
             behind the paper's tables, for reproducing them.
         rate: The constant of the first two rules.
         pool: Axes of δ, whose shape is (*B, 1), over which it is summed before a_t is formed: () is one a_t
-            per problem, (-2,) pools the last batch axis. The one exception to "problems of a batch do not
-            see each other"; the paper's tables have it.
+            per problem, (-2,) pools the last batch axis. This is the only exception to the rule that problems of a
+            batch are independent; the paper's tables use it.
 
     Examples:
         >>> losses, w = torch.tensor([2.0, 1.0]), torch.tensor([0.5, 0.5])

@@ -9,12 +9,12 @@ from torch import Tensor
 
 from equipoise.batch import Number, apply, per_instance
 from equipoise.errors import require
-from equipoise.weighting.local import norm, restrict
 from equipoise.weighting.protocol import Seen, Stateless, Weighting
+from equipoise.weighting.restricted import norm, restrict
 
 _RIDGE = 1e-12
 _STEPS = 100
-"""More than ever needed: some ten are usual."""
+"""The most iterations; about ten are usual."""
 _NEAR = 0.25
 """A Newton decrement below which full steps converge quadratically."""
 
@@ -28,15 +28,15 @@ class NashMTL(Weighting[Stateless]):
         (Kα)_i = m w_i/α_i,   α > 0,
 
     the minimum of ½αᵀKα − Σ m w_i log α_i, found by Newton's method on the cosines of the gradients. w are the
-    bargaining powers: with uniform w it is the published method, Kα = 1/α. The lengths of the gradients do not
-    matter for d, nor do probabilities of inclusion. ‖d‖² = m, whatever they are, so the clip to `max_norm` is in fact a
-    normalisation, and step sizes must decay. Objectives of weight 0 or with the gradient 0 take no part.
+    bargaining powers: uniform w is the published method, Kα = 1/α. Neither the lengths of the gradients nor inclusion
+    probabilities affect d. ‖d‖² = m always, so clipping to `max_norm` is in fact a normalisation, and step sizes must
+    decay. Objectives with zero weight or zero gradient are ignored.
 
-    At a Pareto-stationary point there is no solution. There, and within the precision of the Gramian of such a
-    point, α is the solution for cosines with that precision added to their diagonal: finite, with a short d.
+    At a Pareto-stationary point there is no solution. There, and as close to such a point as the precision of the
+    Gramian can tell, that precision is added to the diagonal of the cosines: α is finite and d short.
 
     Attributes:
-        max_norm: d is shortened to this length; `math.inf` leaves α as it is.
+        max_norm: d is shortened to this length; `math.inf` leaves α unchanged.
 
     Examples:
         >>> J, w = torch.tensor([[1.0, 0.0], [0.0, 2.0]]), torch.tensor([0.5, 0.5])
@@ -76,8 +76,8 @@ class NashMTL(Weighting[Stateless]):
 def _bargain(C: Tensor, power: Tensor) -> Tensor:
     """The minimiser b > 0 of φ(b) = ½bᵀCb − p·log b, (*B, m), for C positive definite and p > 0.
 
-    A Newton step is damped by the best of some lengths, one of which is the damping 1/(1 + decrement) that
-    self-concordance makes safe. An instance ends when its decrement is 0 but for rounding: it no longer falls.
+    Newton's method with the best of several step lengths, among them the damping 1/(1 + decrement) that
+    self-concordance makes safe. An instance ends when its decrement no longer falls: it is 0 up to rounding.
     """
     b = power.sqrt()
     b = b * (power.sum(-1, keepdim=True) / (b * apply(C, b)).sum(-1, keepdim=True)).sqrt()

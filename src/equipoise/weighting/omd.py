@@ -14,7 +14,7 @@ from equipoise.weighting.protocol import Ideal, Seen, Weighting, working_dtype
 
 
 class OMDState(NamedTuple):
-    """Where the dual player stands."""
+    """The state of the dual player."""
 
     dual: Tensor
     """λ in the coordinates of the mirror map, (*B, m)."""
@@ -54,12 +54,12 @@ class OMD(Weighting[OMDState]):
         mirror: `Euclidean()` (PGD), `Entropic()` (EG) or `PNorm()`.
         optimism: c ≥ 0. 0 is the paper's method, 1 optimistic mirror descent; with Entropic, η → 0
             at ηc = 1/μ is STCH.
-        smoothing: τ ≥ 1: optimism follows the running mean ḡ of the gains over some τ steps. Noise of the losses
-            enters it by c/τ instead of c; a trend of the gains in full.
-        horizon: H ≥ 1: the adaptive step forgets. After H steps the sum of ‖g⁽ˢ⁾‖² loses 1/H of itself before every
-            new term, and so stands for H steps: η_t falls no more with t, and follows gains that become smaller.
-            Without it, which is what the bound is for, optimism fades with η_t, and in long runs on non-convex
-            objectives the players begin to rotate (docs/notes/former-default.md).
+        smoothing: τ ≥ 1: optimism follows the running mean ḡ of the gains over about τ steps. Noise of the losses
+            enters with the factor c/τ instead of c; a trend of the gains enters in full.
+        horizon: H ≥ 1: the memory of the adaptive step. After H steps the sum of ‖g⁽ˢ⁾‖² decays by 1/H before every new
+            term, so it covers about H steps: η_t no longer falls with t, and adapts when gains become smaller. The
+            regret bound is for H = ∞. Optimism then fades with η_t, and in long runs on non-convex objectives the
+            players begin to rotate (docs/notes/former-default.md).
         order: "simultaneous": the θ-step uses λ⁽ᵗ⁾, as in the paper; "alternating": it uses λ⁽ᵗ⁺¹⁾,
             as in GroupDRO.
         dual_set: The part of the simplex λ is confined to (ALMO, CVaR); None is all of it.
@@ -108,7 +108,7 @@ class OMD(Weighting[OMDState]):
         require(self.order in orders, 'order must be "simultaneous" or "alternating"', self.order)
 
     def __repr__(self) -> str:
-        """As of any dataclass, but for smoothing and horizon that do nothing: results are named by this text."""
+        """The dataclass repr without `smoothing` and `horizon` where they have no effect: results are named by it."""
         idle = {name for name, value in (("smoothing", 1), ("horizon", math.inf)) if _is(value, getattr(self, name))}
         shown = [f.name for f in fields(self) if f.name not in idle]
         return f"{type(self).__name__}({', '.join(f'{name}={getattr(self, name)!r}' for name in shown)})"
@@ -148,7 +148,7 @@ class OMD(Weighting[OMDState]):
         return weights * preference.to(weights)
 
     @property
-    def dual(self) -> bool:
+    def uses_duals(self) -> bool:
         """True: the coefficients are λ∘w."""
         return True
 

@@ -7,13 +7,13 @@ import torch
 from torch import Tensor
 
 from equipoise.errors import require
-from equipoise.weighting.local import restrict
 from equipoise.weighting.protocol import Seen, Weighting, keep
 from equipoise.weighting.random_bits import mix
+from equipoise.weighting.restricted import restrict
 
 
 class PCGradState(NamedTuple):
-    """How many steps there were."""
+    """The number of steps so far."""
 
     step: Tensor
     """t, counted from 0, (*B, 1)."""
@@ -21,21 +21,21 @@ class PCGradState(NamedTuple):
 
 @dataclass(frozen=True)
 class PCGrad(Weighting[PCGradState]):
-    r"""PCGrad (Yu et al. 2020): every gradient is projected off those it conflicts with, one after the other.
+    r"""PCGrad (Yu et al. 2020): projects every gradient off those it conflicts with, one after the other.
 
-    g̃_i starts as g_i and meets all other g_j, in a random order that is drawn anew for each i and each step:
+    g̃_i starts as g_i and is projected for all other g_j, in a random order drawn for each i and each step:
 
         g̃_i ← g̃_i − (g̃_i·g_j/‖g_j‖²) g_j   where g̃_i·g_j < 0,   then   d = Σ w_i g̃_i.
 
-    The preference w weighs the sum: with uniform w, d is 1/m of the published one. Objectives of weight 0
-    still keep the others from conflicting with them. A gradient that is 0 conflicts with none.
+    The preference w weights the sum: with uniform w, d is 1/m of the published one. Objectives of weight 0 are still
+    protected from conflicts. A zero gradient conflicts with none.
 
-    The order is a function of `seed` and the number of the step, the same for all problems of a batch, so that
-    a run can be repeated, batched and continued. It belongs to the places of the objectives: for m > 2,
-    listing them otherwise is another draw.
+    The order depends only on `seed` and the step number and is the same for all problems of a batch, so a run can be
+    repeated, batched and resumed. It goes by the positions of the objectives: for m > 2, listing them in another order
+    gives another draw.
 
     Attributes:
-        seed: Which orders are drawn.
+        seed: The seed of the orders.
 
     Examples:
         >>> J, w = torch.tensor([[1.0, 0.0], [-1.0, 1.0]]), torch.tensor([0.5, 0.5])
@@ -64,7 +64,7 @@ class PCGrad(Weighting[PCGradState]):
         index = torch.arange(m, device=K.device)
         square = K.diagonal(dim1=-2, dim2=-1)
         rows = torch.eye(m, dtype=K.dtype, device=K.device).expand_as(K)  # the g̃_i as coefficients
-        for j in self.order(state.step, m).unbind(-1):  # (*B, m): whom each of them meets now
+        for j in self.order(state.step, m).unbind(-1):  # (*B, m): which g_j each of them is projected off now
             dot = (rows * K.gather(-2, j.unsqueeze(-1).expand_as(K))).sum(-1)
             length = square.gather(-1, j)
             meets = (j != index) & (dot < 0) & (length > 0)

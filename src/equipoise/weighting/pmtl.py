@@ -10,8 +10,8 @@ from equipoise import preference as preferences
 from equipoise.batch import apply
 from equipoise.errors import require
 from equipoise.minnorm import min_norm
-from equipoise.weighting.local import Local, Target, ray, restrict
 from equipoise.weighting.protocol import Ideal, Seen, Weighting, keep
+from equipoise.weighting.restricted import Local, Target, ray, restrict
 
 
 class PMTLState(NamedTuple):
@@ -25,7 +25,7 @@ class PMTLState(NamedTuple):
 
 @dataclass(frozen=True)
 class PMTL(Weighting[PMTLState]):
-    r"""PMTL (Lin et al. 2019): reach the cone of one's own preference, then descend without leaving it.
+    r"""PMTL (Lin et al. 2019): reach the cone of the run's own preference, then descend without leaving it.
 
     A set of preferences gives unit vectors u_j; the cone of a run with the vector u is where u·f is the
     largest of all u_j·f. Those j with (u_j − u)·f > 0 are active. With the rows (u_j − u)ᵀJ of the active ones,
@@ -37,12 +37,11 @@ class PMTL(Weighting[PMTLState]):
     the narrower the cones.
 
     Attributes:
-        references: The set of preferences, each a tuple of m numbers. A run's own preference, which it
-            gets in `update`, may be among them or not.
-        phase_steps: The longest that the first phase may take. A run that has not reached its cone by then
-            often never does.
-        wait: Whether the second phase begins after exactly `phase_steps` steps, as published; if not, it
-            begins inside the cone.
+        references: The set of preferences, each a tuple of m numbers. The run's own preference, passed to `update`, may
+            be among them.
+        phase_steps: The most steps of the first phase. A run that has not reached its cone by then often never does.
+        wait: Whether the second phase begins after exactly `phase_steps` steps, as published; if not, it begins as soon
+            as the cone is reached.
         rescale: Whether c is multiplied by m/Σ|c_i|, as the released code for networks does.
         target: "inverse": u ∝ 1/w, as for Tchebycheff; "direct": u ∝ w.
         ideal: The ideal point z, where the cones begin; f − z should be positive.
@@ -107,19 +106,19 @@ class PMTL(Weighting[PMTLState]):
         present = here.present.unsqueeze(-2)
         u = ray(here.weight, self.target, here.present).unsqueeze(-2)
         apart = ray(torch.where(present, references, 0.0), self.target, present) - u
-        # The preference may have come in another dtype: a difference of its rounding is none.
+        # The preference may have another dtype: ignore differences from rounding.
         return torch.where(apart.abs().amax(-1, keepdim=True) > _SAME, apart, 0.0)
 
 
 _SAME = 1e-6
-"""Unit vectors this close are those of one preference."""
+"""Unit vectors this close count as equal."""
 
 
 def _on_pairs(gramian: Tensor, mask: Tensor) -> Tensor:
-    """As `min_norm`, for rows in the plane that all point to one side: the best point of all segments.
+    """Like `min_norm`, for rows in a half-plane: the best point over all segments.
 
     Every row A_i of PMTL has A_i·f > 0 where f > 0, so 0 is never inside the hull of the A_i, and the
-    min-norm point lies on an edge. In closed form this takes half the time of the active set.
+    min-norm point lies on an edge. This closed form takes half the time of the active set.
     """
     n = gramian.shape[-1]
     i, j = torch.triu_indices(n, n, device=gramian.device)

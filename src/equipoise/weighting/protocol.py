@@ -1,4 +1,4 @@
-"""What a weighting is: a method's `step`, and what is done around it for every method."""
+"""The base class of all weightings: a method implements `step`; checks and masks around it are shared."""
 
 import math
 from collections.abc import Mapping
@@ -28,7 +28,7 @@ S = TypeVar("S")
 
 
 class Stateless(NamedTuple):
-    """The state of a weighting that remembers nothing.
+    """The state of a weighting without memory.
 
     Examples:
         >>> eq.Linear().init(torch.ones(2))
@@ -39,14 +39,14 @@ class Stateless(NamedTuple):
 class Weighting(Generic[S]):
     """Turns losses into coefficients: the step is θ ← θ − η Σ c_i ∇f_i.
 
-    A weighting is a frozen dataclass with pure functions; it never sees parameters. All tensors
-    have leading batch shape *B. A method implements `step`, and `init` if it has a state.
+    A weighting is a frozen dataclass with pure functions; it never sees parameters. All tensors have a leading batch
+    shape *B. A method implements `step`, and `init` if it has a state.
 
     Attributes:
         needs: The statistics that `update` must be given: "gramian" (*B, m, m), "jacobian" (*B, m, d).
             Empty: one backward pass.
-        traceable: Whether `update` can be compiled, vmapped and captured as a CUDA graph: it reads no number on the
-            host and keeps nothing for itself. False where it has solver loops.
+        traceable: Whether `update` can be compiled, vmapped and captured in a CUDA graph: it reads no values on the
+            host and has no side effects. False for solvers with loops.
         ideal: z, the point from which `Seen.losses` are measured. A method that lets users choose it has a field of
             this name.
 
@@ -68,12 +68,18 @@ class Weighting(Generic[S]):
     traceable: ClassVar[bool] = True
     ideal: Ideal = 0.0
 
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        """Refuse a class with the former name of `uses_duals`: its coefficients would be m times too small."""
+        super().__init_subclass__(**kwargs)
+        if "dual" in vars(cls):
+            raise TypeError(f"{cls.__name__} must define uses_duals; found its former name, dual")
+
     def init(self, losses: Tensor, **extra: Tensor) -> S:
         """The state before the first step: a NamedTuple of tensors (*B, ...), or of further states.
 
         Args:
-            losses: Shape (*B, m). Only shape, dtype and device are looked at.
-            **extra: The statistics named in `needs`; of these, too, no value is read.
+            losses: Shape (*B, m). Only shape, dtype and device are used.
+            **extra: The statistics named in `needs`; their values are not read either.
 
         Returns:
             `Stateless()`, unless a method overrides this.
@@ -84,7 +90,7 @@ class Weighting(Generic[S]):
         """One step of the method, for arguments that `update` has checked.
 
         Args:
-            seen: What there is to see.
+            seen: The losses, weights and statistics of the step.
             state: What `init` or the last `step` returned.
 
         Returns:
@@ -113,16 +119,16 @@ class Weighting(Generic[S]):
             preference: w in the simplex, broadcastable to (*B, m).
             mask: False for objectives that are absent this step, broadcastable to (*B, m): their
                 gain and their coefficient are 0, and nothing else is rescaled.
-            inclusion: The probability π of being present, broadcastable to (*B, m), by which gains and coefficients
-                are divided so that both stay unbiased.
+            inclusion: The probability π of being present, broadcastable to (*B, m). Gains and coefficients are divided
+                by it, so that both stay unbiased.
             gramian: JJᵀ, shape (*B, m, m), for a weighting that needs it.
             jacobian: J, shape (*B, m, d), for a weighting that needs it.
 
         Returns:
-            Coefficients (*B, m), detached and finite, in dtype and on device of the losses; the new state.
+            Coefficients (*B, m), detached and finite, with the dtype and device of the losses; the new state.
 
         Raises:
-            ValueError: An argument has the wrong shape, or a value that it must not have.
+            ValueError: An argument has a wrong shape or value.
             TypeError: A statistic named in `needs` is missing.
         """
         for name in self.needs:
@@ -140,10 +146,10 @@ class Weighting(Generic[S]):
         return (_within_half(c) if losses.dtype == torch.float16 else c).to(losses.dtype), new
 
     def foreseen(self, state: S, preference: Tensor) -> Tensor | None:
-        """The coefficients (*B, m) that `update` will give, where they do not depend on the losses; else None.
+        """The coefficients (*B, m) that `update` will return, if they do not depend on the losses; else None.
 
-        In the working dtype. `MultiObjective` asks for them where a step has several calls, or a call has some of the
-        objectives only.
+        In the working dtype. `MultiObjective` needs them if a step has several calls, or a call only some of the
+        objectives.
         """
         return None
 
@@ -156,7 +162,7 @@ class Weighting(Generic[S]):
         return None
 
     @property
-    def dual(self) -> bool:
+    def uses_duals(self) -> bool:
         """Whether the coefficients are λ∘w with λ in the simplex: for uniform w they then sum to 1/m, not to 1.
 
         A server that averages the models of m clients multiplies such coefficients by m.
@@ -165,13 +171,13 @@ class Weighting(Generic[S]):
 
     @property
     def origin(self) -> Ideal | None:
-        """The ideal point z of max_i w_i (f_i − z_i), below which no loss should lie; None for another aim."""
+        """The ideal point z if the method minimises max_i w_i (f_i − z_i): no loss should lie below it. Else None."""
         return None
 
     def _check_state(self, state: S, seen: Seen) -> None:
-        """Raise ValueError unless the state was made for losses of the shape that is seen.
+        """Raise ValueError unless the state was made for losses of this shape.
 
-        It was if its first tensor has that shape. Otherwise its tensors must have the shapes that `init` gives them.
+        Its first tensor has that shape, or all its tensors have the shapes that `init` gives them.
         """
         shape, parts = seen.losses.shape, state if isinstance(state, tuple) else ()
         held = next((part.shape for part in parts if isinstance(part, Tensor)), shape)
@@ -181,7 +187,7 @@ class Weighting(Generic[S]):
 
 
 class Wrapper(Weighting[S]):
-    """A weighting around another one, `inner`, that asks for what the inner one asks for."""
+    """A weighting around another one, `inner`, with the same needs."""
 
     inner: Weighting[Any]
 
@@ -192,21 +198,21 @@ class Wrapper(Weighting[S]):
 
     @property
     def traceable(self) -> bool:  # type: ignore[override]
-        """Whether the inner weighting is."""
+        """Whether the inner weighting is traceable."""
         return self.inner.traceable
 
     @property
-    def dual(self) -> bool:
+    def uses_duals(self) -> bool:
         """Whether the inner weighting's coefficients are λ∘w."""
-        return self.inner.dual
+        return self.inner.uses_duals
 
     @property
     def origin(self) -> Ideal | None:
-        """That of the inner weighting."""
+        """The ideal point of the inner weighting."""
         return getattr(self.inner, "origin", None)
 
     def ask(self, seen: Seen, state: Any) -> tuple[Tensor, Any]:  # noqa: ANN401
-        """Coefficients, in the dtype of `seen.losses`, and state of the inner weighting."""
+        """Step the inner weighting: its coefficients, in the dtype of `seen.losses`, and its state."""
         given = {"mask": seen.present, "inclusion": seen.inclusion, "gramian": seen.gramian, "jacobian": seen.jacobian}
         given = {name: value for name, value in given.items() if value is not None}
         return self.inner.update(seen.losses, state, seen.preference, **given)
@@ -222,7 +228,7 @@ def duals(weighting: Any, state: Any) -> Tensor | None:  # noqa: ANN401
 
 
 def _shapes(state: object) -> list[torch.Size]:
-    """Those of the tensors of a state and of the states in it."""
+    """The shapes of the tensors in a state and its nested states."""
     if isinstance(state, Tensor):
         return [state.shape]
     parts = state.values() if isinstance(state, Mapping) else state if isinstance(state, tuple) else ()
@@ -230,9 +236,9 @@ def _shapes(state: object) -> list[torch.Size]:
 
 
 def _surely_finite(values: Tensor) -> bool:
-    """Whether all values are finite, where that is known without waiting for a device; False elsewhere.
+    """Whether all values are known to be finite without synchronising with a device.
 
-    A sum passes every NaN and infinity on. Finite values whose sum overflows are not sure.
+    A sum propagates every NaN and infinity. Finite values whose sum overflows give False.
     """
     if torch.compiler.is_compiling() or values.device.type != "cpu":
         return False
@@ -245,8 +251,8 @@ def _surely_finite(values: Tensor) -> bool:
 def keep(valid: Tensor, new: S, old: S) -> S:
     """The new state where `valid` (*B, 1), elsewhere the old one.
 
-    `Weighting.update` does this for losses that are not finite. A method does it for what else must not enter its
-    state, such as gradients that are not finite.
+    `Weighting.update` does this for non-finite losses. A method does it for anything else that must not enter its
+    state, such as non-finite gradients.
     """
     return new if known(valid.all()) is True else _merged(valid, new, old)
 
@@ -265,6 +271,6 @@ def _merged(valid: Tensor, new: Any, old: Any) -> Any:  # noqa: ANN401
 
 
 def _within_half(coefficients: Tensor) -> Tensor:
-    """Beyond what half precision holds, the largest that it does."""
+    """Coefficients clipped to the range of half precision."""
     limit = torch.finfo(torch.float16).max
     return coefficients.clamp(-limit, limit)

@@ -25,9 +25,9 @@ class QFFL(Weighting[Stateless]):
     averaging, c = w; the larger q, the more the worst client decides. Σc < 1 for q > 0: the step is shorter
     where the objective is steep.
 
-    Both sums run over the clients that are present, with w_i/π_i for w_i where an inclusion probability π
-    is given: c is then a ratio of unbiased estimates. Only the diagonal of the Gramian is read. Losses are
-    those of a non-negative objective: below 1e-10 they count as that.
+    Both sums run over the clients that are present, with w_i/π_i for w_i if an inclusion probability π is given: c is
+    then a ratio of unbiased estimates. Only the diagonal of the Gramian is read. Losses must be non-negative; they are
+    clamped to at least 1e-10.
 
     Attributes:
         q: q ≥ 0.
@@ -57,7 +57,7 @@ class QFFL(Weighting[Stateless]):
         q = per_instance("q", self.q, seen.weight)
         eta = per_instance("step_size", self.step_size, seen.weight)
         valid = seen.valid
-        # Everything is divided by max L^q, which cancels: no power overflows however large q is.
+        # Everything is divided by max L^q, which cancels, so that no power overflows.
         values = torch.where(part & valid, seen.losses, 0.0).clamp_min(_FLOOR)
         largest = values.amax(-1, keepdim=True)
         relative = values / largest

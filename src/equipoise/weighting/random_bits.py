@@ -1,4 +1,4 @@
-"""Random numbers that are functions of a seed and a counter, for weightings that draw."""
+"""Counter-based random numbers: functions of a seed and a counter, for weightings that draw."""
 
 import torch
 from torch import Tensor
@@ -20,7 +20,7 @@ def mix(x: Tensor) -> Tensor:
 
 
 def normals(bits: Tensor) -> Tensor:
-    """Standard normal numbers from mixed 64-bit integers, each by the inverse of the distribution; the same shape."""
+    """Standard normal numbers from mixed 64-bit integers, by the inverse distribution function; the same shape."""
     dtype = wide_dtype(bits.device)
     share = (_right(bits, 11).to(dtype) + 0.5) * 2.0**-53
     tiny = torch.finfo(dtype).eps / 2
@@ -29,5 +29,5 @@ def normals(bits: Tensor) -> Tensor:
 
 
 def _right(x: Tensor, bits: int) -> Tensor:
-    """A logical shift: one that copied the sign would give x and ~x the same value."""
+    """A logical right shift: an arithmetic one would give x and ~x the same value."""
     return (x >> bits) & ((1 << (64 - bits)) - 1)

@@ -1,4 +1,4 @@
-"""Random loss weighting: weights that are drawn anew in every step (RLW)."""
+"""Random loss weighting: new random weights in every step (RLW)."""
 
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -13,7 +13,7 @@ from equipoise.weighting.random_bits import mix, normals
 
 
 class RandomWeightsState(NamedTuple):
-    """How many steps there were."""
+    """The number of steps so far."""
 
     step: Tensor
     """t, counted from 0, (*B, 1)."""
@@ -21,21 +21,21 @@ class RandomWeightsState(NamedTuple):
 
 @dataclass(frozen=True)
 class RandomWeights(Weighting[RandomWeightsState]):
-    r"""Random loss weighting (Lin et al. 2022): a weighted sum whose weights are drawn anew in every step.
+    r"""Random loss weighting (Lin et al. 2022): a weighted sum with new random weights in every step.
 
         c = m · softmax(ξ)∘w,   ξ_i standard normal,
 
-    so that the mean of c over the draws is w, and for uniform w, Σ c_i = 1 as in the publication. The losses are not
-    looked at. It is a control: what a method gains over it does not come from weights that merely change.
+    so that the mean of c over the draws is w, and for uniform w, Σ c_i = 1 as in the publication. The losses are
+    ignored. It is a control: a method should gain more than weights that merely change.
 
-    The preference weighs the losses, as in a weighted sum; there is no target f ∝ 1/w.
+    The preference weights the losses, as in a weighted sum; there is no target f ∝ 1/w.
 
-    The draws are a function of `seed` and the number of the step, on every device up to rounding, so that a run can be
-    repeated, batched and continued. With one seed they are the same for all problems of a batch. They belong to the
-    places of the objectives: listing them otherwise is another draw.
+    The draws depend only on `seed` and the step number, up to rounding on every device, so a run can be repeated,
+    batched and resumed. With one seed they are the same for all problems of a batch. They go by the positions of the
+    objectives: listing them in another order gives another draw.
 
     Attributes:
-        seed: Which weights are drawn. A tensor of whole numbers that broadcasts to *B gives each problem of a batch its
+        seed: The seed of the draws. A tensor of whole numbers that broadcasts to *B gives each problem of a batch its
             own draws.
 
     Examples:
@@ -72,7 +72,7 @@ class RandomWeights(Weighting[RandomWeightsState]):
         return weights * preference.to(weights)
 
     def _weights(self, state: RandomWeightsState, like: Tensor) -> Tensor:
-        """The factors m·softmax(ξ) of the step that comes, (*B, m), for as many objectives as `like` has."""
+        """The factors m·softmax(ξ) of the next step, (*B, m), for as many objectives as `like` has."""
         m = like.shape[-1]
         seed = torch.zeros_like(state.step) + per_instance("seed", self.seed, state.step)
         drawn = mix(mix(mix(seed) + state.step) + torch.arange(m, device=state.step.device))

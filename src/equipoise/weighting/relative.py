@@ -13,27 +13,27 @@ S = TypeVar("S")
 
 
 class RelativeState(NamedTuple, Generic[S]):
-    """The first losses, and the state of what sees the ratios."""
+    """The first losses and the state of the inner weighting."""
 
     inner: S
     first: Tensor
     """f_i⁽⁰⁾, the loss of each objective when it was first observed, (*B, m)."""
     seen: Tensor
-    """Whether it was, (*B, m)."""
+    """Whether each objective has been observed, (*B, m)."""
 
 
 @dataclass(frozen=True)
 class Relative(Wrapper[RelativeState[S]]):
     r"""The inner weighting sees f_i/f_i⁽⁰⁾; the gradient step keeps the raw f_i.
 
-    It is there to reproduce the paper's table on ratios. In your own training take `units="start"` of `MultiObjective`
-    or `solve`, which divides the gradients too. f⁽⁰⁾ is set by the first `update` in which an objective is present, and
-    must be positive: an objective that starts at or below 0 is not scaled.
+    It exists to reproduce the paper's table on ratios. In your own training use `units="start"` of `MultiObjective` or
+    `solve`, which also divides the gradients. The first `update` in which an objective is present sets f_i⁽⁰⁾. It must
+    be positive: an objective that starts at or below 0 is not scaled.
 
     Attributes:
         inner: The weighting that sees the ratios.
-        span: "always"; or "first": only the first loss of an objective counts as its ratio, 1, and later ones are
-            raw. A row of the paper's table on ratios has that (AdaOMDeg-TCH); it is there for reproducing it.
+        span: "always"; or "first": only the first loss of an objective is replaced by its ratio, 1, and later ones are
+            raw. This reproduces a row of the paper's table on ratios (AdaOMDeg-TCH).
 
     Examples:
         >>> w, weighting = torch.tensor([0.5, 0.5]), eq.Relative(eq.Tchebycheff())
@@ -71,7 +71,7 @@ class Relative(Wrapper[RelativeState[S]]):
 
     @property
     def origin(self) -> Ideal | None:
-        """0, if the inner weighting has that: a ratio has the sign of its loss. Another one is a ratio, not a loss."""
+        """0 if the inner origin is 0, as a ratio has the sign of its loss. Else None: the origin is of ratios."""
         inner = super().origin
         return inner if isinstance(inner, float | int) and inner == 0 else None
 

@@ -1,4 +1,4 @@
-"""The gradients of the weighted objectives w∘f, and the wrapper that hands them to any weighting."""
+"""The gradients of the weighted objectives w∘f, and a wrapper that passes them to any weighting."""
 
 from dataclasses import dataclass
 from typing import Generic, TypeVar
@@ -27,7 +27,7 @@ def weigh_jacobian(jacobian: Tensor, weight: Tensor) -> Tensor:
 
 
 def row_dtype(*gradients: Tensor) -> torch.dtype:
-    """The dtype that sums of gradients, or of parameters like them, are kept in: at least float32."""
+    """The dtype for sums of gradients or parameters: at least float32."""
     dtype = torch.float32
     for gradient in gradients:
         dtype = torch.promote_types(dtype, gradient.dtype)
@@ -39,13 +39,13 @@ class Reweighted(Wrapper[S], Generic[S]):
     r"""The inner weighting sees the gradients of w∘f instead of those of f; its losses stay f.
 
     For methods that were published on the Jacobian of the weighted objectives: gramian becomes
-    (w wᵀ)∘gramian, jacobian w∘jacobian. The step is Σ a_i w_i ∇f_i with a the inner coefficients,
-    that is c = a∘w; or, with `coefficients=False`, Σ a_i ∇f_i.
+    (w wᵀ)∘gramian, jacobian becomes w∘jacobian. With inner coefficients a, the step is Σ a_i w_i ∇f_i, so c = a∘w; or,
+    with `coefficients=False`, Σ a_i ∇f_i.
 
     Attributes:
         inner: The weighting that sees the weighted gradients.
-        coefficients: Whether the inner coefficients are multiplied by w. Leave them for an inner
-            weighting that returns its own `rows`: those hold w already.
+        coefficients: Whether the inner coefficients are multiplied by w. False for an inner weighting that returns its
+            own `rows`: those already contain w.
 
     Examples:
         >>> from equipoise.weighting import Reweighted
@@ -78,6 +78,6 @@ class Reweighted(Wrapper[S], Generic[S]):
         return self.inner.rows(state)
 
     @property
-    def dual(self) -> bool:
+    def uses_duals(self) -> bool:
         """Whether the coefficients are a∘w with a in the simplex: if w is multiplied in, or the inner ones are λ∘w."""
-        return self.coefficients or self.inner.dual
+        return self.coefficients or self.inner.uses_duals

@@ -1,4 +1,4 @@
-"""What a weighting sees of one step: its arguments, checked once and in one form."""
+"""`Seen`: the arguments of one step of a weighting, checked once and in one form."""
 
 import weakref
 from collections.abc import Callable, Sequence
@@ -34,7 +34,7 @@ class Seen(NamedTuple):
     losses: Tensor
     """f − z, 0 where absent, (*B, m)."""
     weight: Tensor
-    """w/π, 0 where absent: what coefficients carry besides their λ, (*B, m)."""
+    """w/π, 0 where absent: the factor of the coefficients besides λ, (*B, m)."""
     preference: Tensor
     """w as it was given, broadcastable to (*B, m)."""
     present: Tensor | None
@@ -42,15 +42,15 @@ class Seen(NamedTuple):
     inclusion: Tensor | None
     """π, (*B, m); None if it is 1."""
     gramian: Tensor
-    """JJᵀ as it was given, (*B, m, m); only there for a weighting that needs it."""
+    """JJᵀ as it was given, (*B, m, m); only for a weighting that needs it."""
     jacobian: Tensor
-    """J as it was given, (*B, m, d); only there for a weighting that needs it."""
+    """J as it was given, (*B, m, d); only for a weighting that needs it."""
     dtype: torch.dtype
-    """Of the losses as they were given, and of the coefficients that `update` returns."""
+    """The dtype of the losses as they were given, and of the coefficients that `update` returns."""
 
     @property
     def gain(self) -> Tensor:
-        """The gain w ∘ (f − z)/π, 0 where absent, (*B, m). Computed anew at every use."""
+        """The gain w ∘ (f − z)/π, 0 where absent, (*B, m). Computed at every access."""
         return self.weight * self.losses
 
     @property
@@ -64,12 +64,12 @@ class Seen(NamedTuple):
     @property
     def valid(self) -> Tensor:
         """Whether every present loss is finite, (*B, 1)."""
-        # Both extremes pass a NaN on: the same as isfinite().all(), at a twentieth of its time.
+        # Minimum and maximum propagate NaN: the same as isfinite().all() in a twentieth of the time.
         return (self.losses.amax(-1, keepdim=True) < torch.inf) & (self.losses.amin(-1, keepdim=True) > -torch.inf)
 
 
 def working_dtype(losses: Tensor) -> torch.dtype:
-    """float64 for up to 10⁴ objectives where the device has it, else float32."""
+    """float64 for up to 10⁴ objectives if the device supports it, else float32."""
     return torch.float32 if losses.shape[-1] > 10_000 or losses.device.type == "mps" else torch.float64
 
 
@@ -111,7 +111,7 @@ def see(
     if jacobian is not None:
         check_jacobian(jacobian, losses)
         jacobian = jacobian.detach()
-    # A statistic that is None is one that the weighting does not need.
+    # A statistic is None only if the weighting does not need it.
     return Seen(values, weight, preference, present, inclusion, gramian, jacobian, losses.dtype)  # type: ignore[arg-type]
 
 
@@ -125,7 +125,7 @@ def check_jacobian(jacobian: Tensor, like: Tensor) -> None:
 
 
 def check_preference(preference: Tensor, m: int) -> None:
-    """Raise ValueError unless a preference (*B, m) lies in the simplex; cheap for the one that was checked last."""
+    """Raise ValueError unless a preference (*B, m) lies in the simplex; the last one checked is cached."""
     shape, compiles = preference.shape, torch.compiler.is_compiling()
     last, version = _CHECKED[0]
     if not compiles and last() is preference and version == preference._version and shape[-1] == m:
@@ -140,11 +140,11 @@ def check_preference(preference: Tensor, m: int) -> None:
 
 
 _CHECKED: list[tuple[Callable[[], Tensor | None], int]] = [(lambda: None, 0)]
-"""The preference that was last found to be one, not kept alive, and its version: a run has the same in every step."""
+"""The last valid preference, by weak reference, and its version: a run has the same one in every step."""
 
 
 def _check_inclusion(inclusion: Tensor, mask: Tensor | None, m: int) -> None:
-    """Where an objective is absent, what it had to be present with does not matter."""
+    """Raise ValueError unless inclusion probabilities of present objectives lie in (0, 1]."""
 
     def wrong(p: Tensor) -> Tensor:
         outside = ~((p > 0) & (p <= 1))
@@ -156,7 +156,7 @@ def _check_inclusion(inclusion: Tensor, mask: Tensor | None, m: int) -> None:
 
 
 def _read(tensor: Tensor, m: int, test: Callable[[Tensor], Tensor]) -> bool:
-    """The outcome of a test of values where that costs no device synchronisation and no graph break, else True."""
+    """The outcome of a test of values if it needs neither a device synchronisation nor a graph break, else True."""
     if torch.compiler.is_compiling() or tensor.device.type != "cpu" or m > 10_000:
         return True
     return known(test(tensor)) is not False

@@ -298,7 +298,7 @@ class SelfTuned(Weighting[SelfTunedState]):
         return state.dual * state.brake * preference.to(state.dual)
 
     @property
-    def dual(self) -> bool:
+    def uses_duals(self) -> bool:
         """True: the coefficients are λ∘w, or shorter in that direction."""
         return True
 

@@ -45,14 +45,14 @@ class SmoothTchebycheff(Weighting[Stateless]):
     def step(self, seen: Seen, state: Stateless) -> tuple[Tensor, Stateless]:
         """Coefficients w ∘ softmax(w ∘ (f − z)/μ), shape (*B, m)."""
         most = torch.finfo(seen.gain.dtype).max
-        gain = seen.gain.clamp(-most, most)  # a loss over a small π may be beyond it
+        gain = seen.gain.clamp(-most, most)  # a loss divided by a small π may overflow
         scale = self._scale(gain)
-        # The largest first: then 1/μ makes no infinity but −∞, whose exponential is 0.
+        # Subtract the largest first: then dividing by μ can only overflow to −∞, whose exponential is 0.
         alpha = torch.softmax(scale * (gain - gain.amax(-1, keepdim=True)) / per_instance("mu", self.mu, gain), -1)
         return scale * seen.weight * alpha, state
 
     @property
-    def dual(self) -> bool:
+    def uses_duals(self) -> bool:
         """Whether the coefficients are λ∘w: unless w is scaled to mean one."""
         return self.normalize == "sum"
 
@@ -62,7 +62,7 @@ class SmoothTchebycheff(Weighting[Stateless]):
         return self.ideal
 
     def value(self, losses: Tensor, preference: Tensor) -> Tensor:
-        """μ log Σ exp(w_i (f_i − z_i)/μ), for "mean" less its μ log m (TERM), shape (*B,)."""
+        """μ log Σ exp(w_i (f_i − z_i)/μ), for "mean" minus μ log m (TERM), shape (*B,)."""
         gain = see(losses, preference, self.ideal).gain
         mu = per_instance("mu", self.mu, gain)
         shift = 0.0 if self.normalize == "sum" else math.log(losses.shape[-1])

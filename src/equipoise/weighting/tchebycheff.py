@@ -45,7 +45,7 @@ class Tchebycheff(Weighting[Stateless]):
         return torch.where(chosen, carried, 0.0), state
 
     @property
-    def dual(self) -> bool:
+    def uses_duals(self) -> bool:
         """Whether the coefficients are λ∘w: unless the factor w is dropped."""
         return self.scale == "preference"
 

@@ -16,7 +16,7 @@ _LIMIT = 20.0
 
 
 class UncertaintyState(NamedTuple):
-    """What has been learned."""
+    """The learned log-variances."""
 
     log_variances: Tensor
     """s, (*B, m)."""
@@ -30,16 +30,16 @@ class Uncertainty(Weighting[UncertaintyState]):
 
         Σ w_i (exp(−s_i) f_i + s_i),   so that   c_i = w_i exp(−s_i),   s_i ← s_i − η (1 − exp(−s_i) f_i).
 
-    The publication trains s with the optimizer of the model. A weighting has none, so s has a gradient step of its own,
-    with the rate η. The publication also has ½ before both terms. It is left out, so that the first step is that of the
-    weighted sum, c = w: a rate of η here is 2η there.
+    The publication trains s with the optimizer of the model. A weighting has no optimizer, so s has its own gradient
+    step with the rate η. The factor ½ of the publication is left out, so that the first step is the weighted sum,
+    c = w: a rate of η here is 2η there.
 
-    The preference weighs the losses and leaves s alone: w_i would only change the pace of s_i. For a loss that no
-    longer moves s_i = log f_i, and c_i = w_i/f_i is the gradient of Σ w_i log f_i: what is minimised is a geometric
-    mean, not the Tchebycheff value. It has no target f ∝ 1/w, and an objective that can reach 0 takes over.
+    The preference weights the losses and does not enter s: w_i would only change the speed of s_i. For a loss that has
+    stopped moving, s_i = log f_i, and c_i = w_i/f_i is the gradient of Σ w_i log f_i: it minimises a geometric mean,
+    not the Tchebycheff value. There is no target f ∝ 1/w, and an objective that can reach 0 takes over.
 
-    Losses are non-negative. A step of s_i is at most 1, and |s_i| at most 20, so that a loss of 0 or an outlier leaves
-    finite coefficients. An absent objective keeps its s_i; with inclusion probabilities its steps are divided by them.
+    Losses must be non-negative. A step of s_i is at most 1, and |s_i| at most 20, so that a loss of 0 or an outlier
+    gives finite coefficients. An absent objective keeps its s_i; steps are divided by inclusion probabilities.
 
     Attributes:
         step_size: η ≥ 0: s follows the losses in about 1/η steps.

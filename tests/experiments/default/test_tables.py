@@ -1,4 +1,4 @@
-"""The default beside other methods: one trajectory each, cells that resume, and wins counted by hand."""
+"""The default compared with other methods: one trajectory each, cells that resume, wins counted by hand."""
 
 import json
 import math

@@ -1,4 +1,4 @@
-"""The tables on CIFAR-10: which runs they ask for, and their arithmetic on made-up cells."""
+"""The CIFAR-10 tables: the runs they need, and their arithmetic on synthetic cells."""
 
 import json
 import time

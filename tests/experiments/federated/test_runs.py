@@ -1,4 +1,4 @@
-"""Federated runs: one cell per trajectory and seed, made once, and whole whatever happens."""
+"""Federated runs: one cell per trajectory and seed, computed once and never incomplete."""
 
 from dataclasses import replace
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What the user sees of the federated experiments: tables, figures, `equipoise fl`, cells of other machines."""
+"""The output of the federated experiments: tables, figures, `equipoise fl`, imported cells."""
 
 import json
 import math

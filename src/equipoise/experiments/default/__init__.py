@@ -1,1 +1,1 @@
-"""Beyond the paper: conversions and the default method beside others."""
+"""Beyond the paper: conversions and the default method compared with others."""

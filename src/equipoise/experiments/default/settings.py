@@ -1,4 +1,4 @@
-"""Many methods on many problems, every output of each: what the default is compared with beyond the paper.
+"""Many methods on many problems with all their outputs: the comparison of the default method beyond the paper.
 
 Twenty-six problems with known fronts or ten clients, and eight convex ones with up to a thousand objectives. A cell is
 one trajectory on one problem: all seeds, all outputs. `OptOMD-TCH`, the former default, was chosen on F1 to F6.
@@ -39,7 +39,7 @@ SMOOTHED = ("STCH 0.01", "STCH 0.03", "STCH 0.1")
 
 
 def outputs() -> dict[str, Conversion[Any]]:
-    """What is read off every trajectory of OMD, by the head of its column."""
+    """The outputs of every OMD trajectory, by column head."""
     return {
         "last": Last(),
         "uniform": Average(),
@@ -56,7 +56,7 @@ class AgileEntropic(Entropic):
     """EG above a floor, whose adaptive step runs as mirror descent, not as dual averaging.
 
     With a floor the divergence is bounded by log(m/floor), which is all that mirror descent with an adaptive
-    step asks for (docs/theory.md, section 8).
+    step needs (docs/theory.md, section 8).
     """
 
     lazy: ClassVar[bool] = False
@@ -73,7 +73,7 @@ class Row:
     Attributes:
         name: For tables.
         weighting: The weighting.
-        outputs: What is read off it.
+        outputs: Its conversions, by name.
         answer: The output that the method reports.
     """
 
@@ -115,7 +115,7 @@ def rows(problem: str, own: Sequence[tuple[str, Method]] = ()) -> list[Row]:
     others = [Row("TCH", Tchebycheff()), *(Row(f"STCH {mu:g}", SmoothTchebycheff(mu)) for mu in (0.01, 0.03, 0.1))]
     if problem in DIGITS:
         others.append(Row("FedMGDA+", FedMGDAPlus(0.5, "models")))
-    if not problem.endswith("m=5"):  # where their programs would take a quarter of an hour each
+    if not problem.endswith("m=5"):  # there their programs would take a quarter of an hour each
         others += [Row("EPO", EPO()), Row("FERERO", FERERO())]
     mine = [
         Row(name, method.weighting, {"last": Last(), "answer": method.conversion}, "answer") for name, method in own
@@ -181,7 +181,7 @@ def names_of_problems() -> tuple[str, ...]:
 
 # ------------------------------------------------------------------------------- cells
 def cell_spec(problem: str, row: Row) -> Spec:
-    """Everything that decides a cell's result."""
+    """Everything that determines a cell's result."""
     spec: Spec = {
         "experiment": "conversions",
         "weighting": identity(row.weighting),
@@ -198,7 +198,7 @@ def cell_spec(problem: str, row: Row) -> Spec:
 
 
 class Task(NamedTuple):
-    """What one process computes at a time: some rows on a problem, for all seeds."""
+    """A unit of work for one process: some rows on a problem, for all seeds."""
 
     problem: str
     rows: tuple[Row, ...]
@@ -214,7 +214,7 @@ _SLOW = frozenset({"EPO", "FERERO"})
 
 
 def missing(store: CellStore, names: Sequence[str], own: Sequence[tuple[str, Method]] = ()) -> list[Task]:
-    """What is still to be computed: four rows at a time, or a slow one."""
+    """The tasks that are still to be computed: four rows at a time, or one slow row."""
     tasks = []
     for name in names:
         left = [row for row in rows(name, own) if store.read(cell_spec(name, row)) is None]
@@ -271,7 +271,7 @@ def _federated(task: Task) -> list[Result]:
 
 def _crowd(task: Task) -> list[Result]:
     problem = crowds()[task.problem]
-    # The coefficients λ∘w sum to 1/m: with m times the step size θ moves as far for every m.
+    # The coefficients λ∘w sum to 1/m: with m times the step size, θ moves equally far for every m.
     runs = {row.name: Run(row.weighting, row.outputs, STEP_SIZE * problem.m) for row in task.rows}
     found = solve_many(problem, problem.w.unsqueeze(0), runs, seeds=SEEDS, steps=STEPS)
     return [
@@ -284,7 +284,7 @@ def _crowd(task: Task) -> list[Result]:
 
 
 def _quantiles(values: Tensor) -> list[float]:
-    """The tenth, the fiftieth and the ninetieth of a hundred, over what is a number; infinite if nothing is."""
+    """The 10 %, 50 % and 90 % quantiles without NaN; infinite if nothing is left."""
     known = values.flatten()
     known = known[~known.isnan()].sort().values
     if len(known) == 0:
@@ -307,7 +307,7 @@ class Entry(NamedTuple):
     hypervolume: float
     """Mean; NaN for digits."""
     deviation: float
-    """Of the hypervolume, over the seeds."""
+    """The standard deviation of the hypervolume over the seeds."""
     imbalance: float
     """Median over seeds and the preferences whose ray meets the front of largest/smallest w_i f_i − 1."""
     diverged: int
@@ -316,7 +316,7 @@ class Entry(NamedTuple):
 
 
 def table(store: CellStore, own: Sequence[tuple[str, Method]] = ()) -> list[Entry]:
-    """All entries whose cells are there, problem by problem, row by row."""
+    """All entries that have cells, problem by problem, row by row."""
     return [
         _entry(name, row, output, result)
         for name in (*settings(), *DIGITS)
@@ -344,12 +344,12 @@ def _entry(problem: str, row: Row, output: str, result: Result) -> Entry:
 
 
 def _mean(values: Sequence[float]) -> float:
-    """Also of values that diverged."""
+    """The mean, also of values that diverged."""
     return float(torch.tensor(values, dtype=torch.float64).mean())
 
 
 def gaps(store: CellStore) -> dict[str, dict[str, float]]:
-    """Mean gap of every method's answer relative to the optimal value, by problem of many objectives and method."""
+    """The mean gap of every method's answer relative to the optimal value, by problem (many objectives) and method."""
     found: dict[str, dict[str, float]] = {}
     for name in crowds():
         for row in rows(name):
@@ -377,13 +377,13 @@ RIVALS: dict[str, tuple[tuple[str, str], ...]] = {
     "AdaOMDeg-TCH": (("EG η=1 c=0", "adaptive"),),
     "OptOMD-TCH": (("PGD adaptive τ=3 c=30", "p=8 K=8"),),
 }
-"""What the default is compared with; of several rows the best on each problem, for each measure."""
+"""The methods that the default is compared with; of several rows, the best on each problem for each measure."""
 
 
 def tallies(entries: Sequence[Entry], threshold: float = 0.001) -> list[Tally]:
-    """Wins and losses of the default; what differs by less than `threshold`, relatively, counts for nobody.
+    """Wins and losses of the default; relative differences below `threshold` count as ties.
 
-    Who diverged has lost, unless both have.
+    A method that diverged has lost, unless both have.
     """
     found = []
     for name, of in RIVALS.items():
@@ -405,7 +405,7 @@ def tallies(entries: Sequence[Entry], threshold: float = 0.001) -> list[Tally]:
 
 
 def as_json(entries: Sequence[Entry]) -> list[dict[str, Any]]:
-    """The table as a list of plain records; None for what is not a number."""
+    """The table as a list of plain records; None for NaN."""
     return [
         {key: None if isinstance(v, float) and not math.isfinite(v) else v for key, v in entry._asdict().items()}
         for entry in entries

@@ -1,4 +1,4 @@
-"""What `equipoise reproduce table-conversions` prints: the default beside other methods, every output of each."""
+"""`equipoise reproduce table-conversions`: the default compared with other methods, with all their outputs."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -50,7 +50,7 @@ def _table_conversions(request: Request) -> None:
 
 
 def _show(console: Console, table: Table) -> None:
-    """Print a table that needs a hundred columns, also where the terminal says that it has fewer."""
+    """Print a table in a hundred columns, even if the terminal has fewer."""
     if table.row_count:
         before = console.width
         console.width = max(110, before)
@@ -90,7 +90,7 @@ def _number(value: float) -> str:
 
 
 def percent(value: float) -> str:
-    """A share in percent, in at most six characters."""
+    """A fraction in percent, in at most six characters."""
     if not math.isfinite(value):
         return "-"
     if value >= 10:

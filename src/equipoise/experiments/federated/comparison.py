@@ -1,4 +1,4 @@
-"""Numbers beside the paper's, for the tables with metrics of their own (tab:ratio, tab:new)."""
+"""Numbers compared with the paper's, for the tables with their own metrics (tab:ratio, tab:new)."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,14 +13,14 @@ __all__ = ["Compared", "as_json", "say_verdict", "sheet"]
 
 @dataclass(frozen=True)
 class Compared:
-    """A number beside the paper's.
+    """A number compared with the paper's.
 
     Attributes:
-        method: Of which method.
-        metric: What it is.
-        seeds: Of which seeds.
-        ours: Mean and standard deviation over them.
-        paper: The paper's mean, if it prints one and ours is made with its settings.
+        method: The method.
+        metric: The metric.
+        seeds: The seeds.
+        ours: Mean and standard deviation over the seeds.
+        paper: The paper's mean, if it prints one and ours was made with its settings.
         std: The paper's standard deviation, if it prints one.
     """
 
@@ -33,13 +33,13 @@ class Compared:
 
     @property
     def deviations(self) -> float | None:
-        """Ours minus the paper's in units of its deviation, or of ours where it prints none; None without either."""
+        """Ours minus the paper's in units of its standard deviation, or of ours if it prints none; else None."""
         unit = self.ours.std if self.std is None else self.std
         return None if self.paper is None or unit == 0 else (self.ours.mean - self.paper) / unit
 
     @property
     def within(self) -> bool | None:
-        """Whether that is at most two; None where nothing is claimed."""
+        """Whether that is at most two; None if there is no claim."""
         away = self.deviations
         return None if away is None else abs(away) <= ALLOWED
 
@@ -63,7 +63,7 @@ def as_json(compared: Sequence[Compared]) -> list[dict[str, Any]]:
 
 
 def sheet(title: str, compared: Sequence[Compared], heads: Mapping[str, str]) -> Sheet:
-    """Methods as rows; a metric, and what the paper has for it, as columns."""
+    """A table with methods as rows, and each metric and the paper's value as columns."""
     printed = {metric: any(one.paper is not None for one in compared if one.metric == metric) for metric in heads}
     by_place = {(one.method, one.metric): one for one in compared}
     lines = []
@@ -87,7 +87,7 @@ def _printed(one: Compared, digits: int) -> str:
 
 
 def say_verdict(page: Page, compared: Sequence[Compared]) -> None:
-    """How many numbers are the paper's, and which are not."""
+    """Say how many numbers agree with the paper, and which do not."""
     kinds: tuple[tuple[str, Callable[[Compared], bool]], ...] = (
         ("the paper's", lambda one: one.std is not None),
         ("our own", lambda one: one.std is None),

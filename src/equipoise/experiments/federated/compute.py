@@ -1,4 +1,4 @@
-"""Federated cells for the tables and figures: what is missing is run, if the user agrees to the time it takes."""
+"""Federated cells for the tables and figures: missing ones are computed, if the user agrees to the time it takes."""
 
 import os
 import time
@@ -26,7 +26,7 @@ __all__ = ["compute", "gather", "provide"]
 
 
 def gather(request: Request, name: str, wanted: Sequence[Wanted]) -> list[Entry]:
-    """The entries that were asked for, after computing what is missing."""
+    """The requested entries, after computing what is missing."""
     provide(request, name, wanted)
     return scores.entries_of(request.store, wanted, request.seeds, request.settings, request.precision)
 
@@ -35,8 +35,8 @@ def provide(request: Request, name: str, wanted: Sequence[Wanted]) -> None:
     """Run what is missing, if it takes less than a minute or the user agrees.
 
     Args:
-        request: What the user asked for.
-        name: Of the item.
+        request: The user's options.
+        name: The item's name.
         wanted: Its rows.
     """
     jobs = [one.job(request.seeds or seeds_of(one.task_name), request.precision) for one in wanted]
@@ -55,7 +55,7 @@ def provide_jobs(request: Request, jobs: Sequence[Job], otherwise: str = "") -> 
     if left:
         long = sum(runs.seconds(job, device) for job in left)
         for data in {job.task.data for job in left} if possible(request, long) else ():
-            datasets.load(data, request.data)  # what is missing is said before anything is promised
+            datasets.load(data, request.data)  # report missing data before announcing runs
         begins = agreed(request, long, len(lacking), otherwise)
     say_read(request, asked, lacking, begins=begins)
     if not begins:
@@ -74,7 +74,7 @@ def compute(
     """Run jobs, with a progress bar.
 
     Returns:
-        The jobs in which a client's loss was not finite: they stopped, the others were done.
+        The jobs that stopped because a client's loss was not finite; all others were completed.
     """
     failed: list[tuple[Job, NonFiniteLossError]] = []
     total = sum(len(job.seeds) * job.task.rounds for job in jobs)
@@ -111,7 +111,7 @@ def _threads(number: int) -> Iterator[None]:
 
 
 def _elsewhere(request: Request, name: str, jobs: Sequence[Job]) -> str:
-    """How to run the jobs on a GPU, if there are some that need one."""
+    """How to run the jobs on a GPU, if some need one."""
     tasks = list(dict.fromkeys(job.task_name for job in jobs))
     if request.device is not None or all(task.startswith("digits") for task in tasks):
         return ""

@@ -1,4 +1,4 @@
-"""Pictures of the federated experiments: curves, scatters, boxes, weights. One row or column of panels per task."""
+"""Figures of the federated experiments: curves, scatters, boxes, weights. One row or column of panels per task."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -22,7 +22,7 @@ from equipoise.experiments.render import say, wrote
 __all__ = ["all_methods", "boxes", "conversion", "curves", "items", "parity", "weights"]
 
 Tasks = Sequence[tuple[str, Sequence[Entry]]]
-"""Task by task, the methods to be drawn."""
+"""The methods to draw, task by task."""
 
 LABELS: dict[Metric, str] = {
     "accuracy": "average accuracy (%)",
@@ -36,12 +36,12 @@ MARKERS: dict[str, str] = {
 }  # fmt: skip
 
 _DASHES = {"OMDgd-TCH": "--", "OMDeg-TCH": ":", "ExcessMTL": "--"}
-"""Averages are broken lines: they often lie on each other."""
+"""Averages are dashed lines, as they often overlap."""
 _PART = {"train_loss": "on training samples", "test_loss": "on test samples"}
 FEW = 8
 """Fewer seeds than this are drawn one by one."""
 LARGEST = 10.0
-"""Weights beyond so many equal shares, or below as small a part of one, have the last colour."""
+"""Weights above this many equal shares, or below the inverse, have the last colour."""
 
 
 def items() -> dict[str, Item]:
@@ -102,7 +102,7 @@ def _fig_weights(request: Request) -> None:
 
 # ------------------------------------------------------------------------------- what is drawn
 def curves(tasks: Tasks) -> Figure:
-    """The worst client's loss of what each method would answer, over the rounds."""
+    """The worst client's loss of each method's current answer, over the rounds."""
     style()
     keys = [key for key in ("train_loss", "test_loss") if all(_measured(e, key) for _, of in tasks for e in of)]
     shape = (len(tasks), len(keys)) if len(keys) > 1 else (1, len(tasks))
@@ -267,19 +267,19 @@ def _curve(entry: Entry, key: str) -> tuple[NDArray[np.int64], NDArray[np.float6
 
 
 def _measured(entry: Entry, key: str) -> bool:
-    """Whether a curve is that of the method's output: on CIFAR-10 only the trajectory's training loss was kept."""
+    """Whether a curve is of the method's output: on CIFAR-10 only the trajectory's training loss was kept."""
     return key != "train_loss" or not any("round_loss" in result for result in entry.results)
 
 
 def _note(figure: Figure, tasks: Tasks, what: str) -> None:
-    """Say over the picture what is drawn, and of how many seeds."""
+    """Write above the figure what is drawn, and of how many seeds."""
     counts = sorted({len(entry.seeds) for _, entries in tasks for entry in entries})
     number = f"{counts[0]}" if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
     figure.suptitle(f"{what}; {number} seed{'s' if counts[-1] > 1 else ''}", fontsize=8, color="0.35")
 
 
 def _over_rounds(axes: Axes) -> None:
-    """A logarithmic axis that has enough numbers on it, however short it is."""
+    """A logarithmic axis with enough tick labels, even if it is short."""
     axes.set_yscale("log")
     axes.set_xlabel("round")
     axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))

@@ -104,7 +104,7 @@ def compare_preferences(
 def compare_outputs(
     store: CellStore, wanted: Sequence[Wanted], seeds: Sequence[int] | None, precision: Precision | None = None
 ) -> dict[str, dict[str, dict[str, Score]]]:
-    """The same numbers for every output of the runs, by method and output: what the conversion does, and what not."""
+    """The same numbers for every output of the runs, by method and output, to separate the effect of the conversion."""
     return {
         method: {
             output: {metric: score(value) for metric, value in _of_fronts(results, common, output).items()}
@@ -139,7 +139,7 @@ def _of_fronts(results: Sequence[dict[int, Result]], seeds: Sequence[int], outpu
     accuracies = torch.tensor([[one["client_accuracies"] for one in of] for of in tests], dtype=torch.float64)
     return {
         "loss_hypervolume": metrics.hypervolume(losses, LOSS_REFERENCE),
-        # Hypervolumes are of what is to be small.
+        # Hypervolumes are for minimisation.
         "accuracy_hypervolume": metrics.hypervolume(-accuracies / 100, [-a for a in ACCURACY_REFERENCE]),
         "overall_loss": losses.mean((1, 2)),
         "overall_accuracy": accuracies.mean((1, 2)),

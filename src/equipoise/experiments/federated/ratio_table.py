@@ -18,8 +18,8 @@ from equipoise.experiments.render import Page
 __all__ = ["Base", "compare_ratios", "items", "ratios"]
 
 Base = Literal["first", "untrained"]
-"""By what a client's final test loss is divided: that of the model which the method reports after the first round, as
-the paper's table has it, or that of the untrained model, as its text says. For Ada methods they are one model."""
+"""The divisor of a client's final test loss: the loss of the model that the method reports after the first round, as in
+the paper's table, or that of the untrained model, as in its text. For Ada methods both are the same model."""
 
 RATIOS = {"agnostic_ratio": "agnostic ratio ↓", "ratio_parity": "ratio parity ↓"}
 """The metrics as heads of columns."""
@@ -66,7 +66,7 @@ def ratios(entry: Entry, base: Base) -> tuple[Tensor, Tensor]:
 
 
 def compare_ratios(found: Sequence[Entry]) -> dict[Base, list[Compared]]:
-    """By the base of the ratios: both metrics of every method. The paper's are compared with its own base."""
+    """Both metrics of every method, by the base of the ratios; the paper's numbers are compared with its own base."""
     bases: tuple[Base, ...] = ("first", "untrained")
     compared: dict[Base, list[Compared]] = {base: [] for base in bases}
     for base in bases:

@@ -1,6 +1,6 @@
-"""Which runs the federated tables are made of, by the name of the table.
+"""The runs that each federated table needs, by the name of the table.
 
-A table is a list of what it wants; rows that want the same trajectory find the same cell.
+A table is a list of rows; rows with the same trajectory share a cell.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -21,7 +21,7 @@ DIGITS = ("digits-rotation", "digits-class2", "digits-class5")
 MNIST = ("mnist-rotation", "mnist-class2", "mnist-class5")
 CIFAR = ("cifar-rotation", "cifar-class2", "cifar-class5")
 DEFAULT = "equipoise"
-"""The library's method without a setting, beside the tuned ones."""
+"""The library's default method, which is not tuned, unlike the others."""
 ALL = (*METHODS, EXACT_FERERO, DEFAULT)
 """The rows of the tables with all methods."""
 
@@ -34,11 +34,11 @@ class Wanted(NamedTuple):
     row: Row
     preference: Preference | None = None
     column: str = ""
-    """What tells it from other runs of the same method, if anything does."""
+    """What distinguishes it from other runs of the same method, if anything."""
 
     @property
     def name(self) -> str:
-        """The method's, with that."""
+        """The method's name, with that."""
         return f"{self.row.name}, {self.column}" if self.column else self.row.name
 
     def job(self, seeds: Sequence[int], precision: Precision | None = None) -> Job:
@@ -48,7 +48,7 @@ class Wanted(NamedTuple):
         return Job(self.task_name, self.task, self.row.method, tuple(seeds), precision, self.preference, names)
 
     def found(self, store: CellStore, seeds: Sequence[int], precision: Precision | None = None) -> dict[int, Result]:
-        """The results of those seeds that have a cell."""
+        """The results of the seeds that have a cell."""
         job = self.job(seeds, precision)
         results = {seed: store.read(job.spec(seed)) for seed in seeds}
         return alike({seed: result for seed, result in results.items() if result is not None}, job.label)
@@ -69,13 +69,13 @@ def wanted(
     methods: Sequence[str] | None = None,
     own: Mapping[str, Method] | None = None,
 ) -> list[Wanted]:
-    """What a group of `GROUPS` consists of, in its order.
+    """The rows of a group in `GROUPS`, in order.
 
     Args:
-        name: Of the group.
+        name: The group's name.
         preset: Which settings; the group `table-text` has its own.
-        rounds: Rounds, if not the task's own.
-        methods: Rows of these methods alone.
+        rounds: Rounds; by default the task's own.
+        methods: Only rows of these methods.
         own: The user's own methods, by name: the runs of the table's first method, with each of them instead.
     """
     whole = list(GROUPS[name](preset))
@@ -109,7 +109,7 @@ def _ratio(preset: Preset) -> Iterator[Wanted]:
     names = ("LS", "TCH", "STCH", "OMDgd-TCH", "AdaOMDgd-TCH", "OMDeg-TCH", "AdaOMDeg-TCH")
     for one in rows(CIFAR[:1], names, preset):
         yield one._replace(row=settings.by_ratios(one.row, preset))
-    if preset == "published":  # which has the trick in the first round alone, for this row
+    if preset == "published":  # there, this row has the ratio only in the first round
         for one in rows(CIFAR[:1], ("AdaOMDeg-TCH",), preset):
             yield one._replace(row=settings.by_ratios(one.row, "text"), column="every round")
 
@@ -143,4 +143,4 @@ GROUPS: Named[Callable[[Preset], Iterator[Wanted]]] = Named(
     },
     "table",
 )
-"""By the name of the table; `table-text` are four rows as the paper's text has them."""
+"""The rows by the name of the table; `table-text` has four rows with the settings of the paper's text."""

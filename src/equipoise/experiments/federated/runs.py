@@ -1,4 +1,4 @@
-"""Federated runs and what is kept of them: one cell per trajectory and seed."""
+"""Federated runs and their results: one cell per trajectory and seed."""
 
 import statistics
 from collections.abc import Callable, Iterable, Sequence
@@ -20,7 +20,7 @@ from equipoise.registry import Method
 __all__ = ["Job", "absent", "alike", "attempt", "cell", "run", "scores", "seconds", "short", "spec"]
 
 IMAGES = {"cifar-rotation": 50_000, "cifar-two": 50_000, "cifar-class2": 10_000, "cifar-class5": 25_000}
-"""Of a round, all clients together."""
+"""The images of a round, all clients together."""
 _CPU = {"digits": 0.012, "mnist": 8.0}
 _GPU = {"digits": 0.005, "mnist": 0.001}
 """Seconds per round and seed, for an estimate: on one core, on an H200."""
@@ -37,7 +37,7 @@ def seconds(job: "Job", device: str) -> float:
 
 
 class Job(NamedTuple):
-    """A trajectory that is to be run: rows with the same weighting share it."""
+    """A trajectory to run; rows with the same weighting share it."""
 
     task_name: str
     task: Task
@@ -46,26 +46,26 @@ class Job(NamedTuple):
     precision: Precision | None = None
     preference: Preference | None = None
     names: tuple[tuple[str, str], ...] = ()
-    """What people call it, and the output that is then reported: several if rows share the trajectory."""
+    """Its names and the output that each reports: several if rows share the trajectory."""
 
     def spec(self, seed: int) -> Spec:
-        """That of the cell of one seed."""
+        """The specification of one seed's cell."""
         return spec(self.task, self.method, seed, self.precision, self.preference)
 
     @property
     def name(self) -> str:
-        """What people call the method."""
+        """The method's name."""
         return "; ".join(name for name, _ in self.names) or type(self.method.weighting).__name__
 
     @property
     def labels(self) -> dict[str, str]:
-        """What its cells are called."""
+        """The labels of its cells."""
         task = label_of(self.task_name, self.task)
         return {"task": task, "method": self.name, "output": "; ".join(output for _, output in self.names)}
 
     @property
     def label(self) -> str:
-        """What it is, in a line."""
+        """A description in one line."""
         wanted = "" if self.preference is None else f", preference {', '.join(f'{w:g}' for w in self.preference)}"
         clients = "" if self.method.transform is None else f" of {self.method.transform}"
         other = "" if self.task.dominance is None else f", {self.task.dominance} loss for dominance"
@@ -79,10 +79,10 @@ def spec(
     precision: Precision | None = None,
     preference: Preference | None = None,
 ) -> Spec:
-    """Everything that decides a cell's result.
+    """Everything that determines a cell's result.
 
-    The device is not part of it, nor whether products are in float32 or TF32: they decide rounding only. What most
-    cells do not have is only named where it is there.
+    The device is not part of it, nor whether products are in float32 or TF32: these affect only rounding. Settings that
+    most cells do not have are included only where they are set.
     """
     more: Spec = {}
     if preference is not None:
@@ -104,7 +104,7 @@ def spec(
 
 
 def _every(task: Task) -> int:
-    """Every how many rounds the outputs are evaluated: at the end alone where each has to be recalibrated for it."""
+    """The rounds between two evaluations of the outputs: only at the end if each needs to be recalibrated."""
     return task.rounds if _costly(task) and task.batch_norm == "recalibrated" else EVERY
 
 
@@ -114,7 +114,7 @@ def _costly(task: Task) -> bool:
 
 
 def absent(store: CellStore, jobs: Iterable[Job]) -> list[Job]:
-    """What is still to be run of some jobs: every trajectory once, under the names of all that share it."""
+    """The jobs that are still to be run: every trajectory once, under the names of all rows that share it."""
     found: dict[str, Job] = {}
     for job in jobs:
         left = tuple(seed for seed in job.seeds if store.read(job.spec(seed)) is None)
@@ -126,7 +126,7 @@ def absent(store: CellStore, jobs: Iterable[Job]) -> list[Job]:
 
 
 def alike(jobs: Sequence[Job]) -> list[list[Job]]:
-    """Jobs that differ in their preferences alone, together: they can be one simulation."""
+    """Jobs grouped so that a group differs only in preferences and can be one simulation."""
     groups: dict[str, list[Job]] = {}
     for job in jobs:
         same = spec(job.task, job.method, 0, job.precision), job.preference is None
@@ -147,16 +147,16 @@ def run(
     """Run trajectories for their seeds and store a cell for each.
 
     Args:
-        store: Where cells go; checkpoints of unfinished runs lie beside them.
-        jobs: What to run; they must be `alike`.
-        device: Where.
+        store: Where cells and checkpoints of unfinished runs go.
+        jobs: The jobs; they must be `alike`.
+        device: The device.
         folder: Where to look for data first.
-        together: How many runs at a time; one on a CPU, all on a GPU, if not given.
-        deadline: When to stop, as `time.monotonic` counts.
+        together: How many runs at a time; by default one on a CPU, all on a GPU.
+        deadline: When to stop, in the time of `time.monotonic`.
         progress: Called after every round with the number of rounds done, over all runs.
 
     Raises:
-        TimeoutError: The deadline has passed; the rounds done are in a checkpoint, from which the next run goes on.
+        TimeoutError: The deadline has passed; the next run resumes from a checkpoint.
     """
     require(len(alike(jobs)) == 1, "jobs must differ in their preferences alone", lambda: [job.label for job in jobs])
     first, runs = jobs[0], [(job, seed) for job in jobs for seed in job.seeds]
@@ -192,10 +192,10 @@ def run(
 
 
 def attempt(store: CellStore, jobs: Sequence[Job], **options: Any) -> list[tuple[Job, NonFiniteLossError]]:
-    """`run`; where a client's loss is lost, the others of the jobs are run by themselves.
+    """Like `run`; if a client's loss is not finite, the other jobs are run by themselves.
 
     Returns:
-        The jobs that lost a loss and so have no cells.
+        The jobs with a non-finite loss, which have no cells.
     """
     try:
         run(store, jobs, **options)
@@ -207,11 +207,11 @@ def attempt(store: CellStore, jobs: Sequence[Job], **options: Any) -> list[tuple
 
 
 def cell(found: Simulated, k: int) -> Result:
-    """What is kept of one seed: metrics of every output, curves, and every fifth round's weights.
+    """The cell of one seed: metrics of every output, curves, and the weights of every fifth round.
 
-    Where outputs were evaluated after the first round, their scores then are kept too ("first"). Where they were not
-    evaluated on training samples along the way, the curve's training loss is that of the trajectory: the worst
-    client's of the losses which fed the server in that round; "round_loss" has it for every round.
+    If outputs were evaluated after the first round, their scores are kept too ("first"). If they were not evaluated on
+    training samples during the run, the curve's training loss is that of the trajectory: the worst client's loss among
+    those that the server used in that round; "round_loss" has it for every round.
     """
     kept = slice(EVERY - 1, None, EVERY)
     fed = metrics.agnostic_loss(found.history.losses[:, k].nan_to_num(0.0).cpu())  # an absent client feeds nothing
@@ -263,7 +263,7 @@ def scores(of: Evaluation, k: int) -> dict[str, Any]:
 
 
 def short(values: torch.Tensor) -> Any:  # noqa: ANN401
-    """Numbers of six significant digits: cells are read by people too."""
+    """Numbers with six significant digits: people read cells too."""
 
     def cut(x: Any) -> Any:  # noqa: ANN401
         return [cut(y) for y in x] if isinstance(x, list) else float(f"{x:.6g}")

@@ -1,4 +1,4 @@
-"""The federated tables as numbers: cells on one side, what the paper prints on the other."""
+"""The numbers of the federated tables: ours from cells, and the paper's."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -32,7 +32,7 @@ HEADS: dict[Metric, str] = {
 OUTPUTS: tuple[Output, ...] = ("last", "average", "adaptive")
 PARTS: tuple[Part, ...] = ("test", "train")
 ALLOWED = 2.0
-"""A cell counts as the paper's if it is within so many of its standard deviations."""
+"""A number agrees with the paper if it is within this many of the paper's standard deviations."""
 
 
 @dataclass(frozen=True)
@@ -44,9 +44,9 @@ class Entry:
         name: The method's.
         output: Which output of its trajectory it reports.
         seeds: One per result.
-        results: What the cells hold.
-        paper: What the paper prints, if it has this row.
-        claimed: Whether that can be compared: settings and rounds are the paper's.
+        results: The contents of the cells.
+        paper: The paper's numbers, if it has this row.
+        claimed: Whether they can be compared: settings and rounds are the paper's.
     """
 
     task: str
@@ -59,16 +59,16 @@ class Entry:
 
     @property
     def outputs(self) -> tuple[Output, ...]:
-        """Those that its trajectory has."""
+        """The outputs of its trajectory."""
         return (*OUTPUTS, "own") if self.output == "own" else OUTPUTS
 
     def on(self, seeds: Iterable[int]) -> "Entry":
-        """The same with fewer seeds, in their order here."""
+        """The same entry with these seeds, in the entry's order."""
         kept = {seed: result for seed, result in zip(self.seeds, self.results, strict=True) if seed in set(seeds)}
         return replace(self, seeds=tuple(kept), results=tuple(kept.values()))
 
     def less(self, other: "Entry") -> dict[Metric, Tensor]:
-        """All metrics less another's on the seeds that both have, (S,) float64; none if there is no such seed."""
+        """All metrics minus another entry's on the seeds that both have, (S,) float64; empty without such seeds."""
         a, b = self.on(other.seeds), other.on(self.seeds)
         return {metric: a.values(metric) - b.values(metric) for metric in METRICS} if a.seeds else {}
 
@@ -78,18 +78,18 @@ class Entry:
         return torch.tensor([r["outputs"][name][part][metric] for r in self.results], dtype=torch.float64)
 
     def score(self, metric: Metric, output: Output | None = None, part: Part = "test") -> Score:
-        """Mean and standard deviation (of the population) of a metric over the seeds."""
+        """Mean and population standard deviation of a metric over the seeds."""
         return score(self.values(metric, output, part))
 
     def deviations(self, metric: Metric) -> float | None:
-        """Ours minus the paper's mean, in units of the paper's standard deviation; None where nothing is claimed."""
+        """Ours minus the paper's mean, in units of the paper's standard deviation; None if there is no claim."""
         theirs: Score | None = getattr(self.paper, metric, None)
         if theirs is None or not self.claimed:
             return None
         return (self.score(metric).mean - theirs.mean) / theirs.std
 
     def within(self, metric: Metric) -> bool | None:
-        """Whether that is at most two; None where nothing is claimed."""
+        """Whether that is at most two; None if there is no claim."""
         away = self.deviations(metric)
         return None if away is None else abs(away) <= ALLOWED
 
@@ -100,7 +100,7 @@ class Entry:
 
 
 class Paired(NamedTuple):
-    """The difference of a method to another on the same seeds: what the draw of the classes does to both cancels."""
+    """The difference between two methods on the same seeds, in which the effect of the class draw cancels."""
 
     task: str
     method: str
@@ -124,7 +124,7 @@ def printed_in(table: str) -> tuple[Metric, ...]:
 
 
 def score(values: Tensor) -> Score:
-    """Mean and standard deviation, of the population."""
+    """Mean and population standard deviation."""
     return Score(float(values.mean()), float(values.std(correction=0)))
 
 
@@ -135,15 +135,15 @@ def entries_of(
     preset: Preset,
     precision: Precision | None = None,
 ) -> list[Entry]:
-    """What there are cells of.
+    """The entries that have cells.
 
     Args:
         store: Where the cells are.
         wanted: The rows.
-        seeds: A row is shown if all of these have a cell. If they are not given, those of the task; on CIFAR-10,
-            where runs are long, a row is shown with as many of the paper's ten as there are.
-        preset: Of the rows. The paper is compared with `published`, at the task's own rounds.
-        precision: Of the layers' products, if not the task's own.
+        seeds: A row is shown if all of these have a cell. By default those of the task; on CIFAR-10, where runs are
+            long, a row is shown with those of the paper's ten seeds that have cells.
+        preset: The preset of the rows. The paper is compared with `published`, at the task's own rounds.
+        precision: The precision of the layers' products; by default the task's own.
     """
     found = []
     for one in wanted:
@@ -159,11 +159,11 @@ def entries_of(
 
 
 def paired(found: Iterable[Entry], bases: Mapping[str, str] | None = None) -> list[Paired]:
-    """Differences of methods to others on the seeds that both have, where both have been compared with the paper.
+    """Differences between methods on the seeds that both have, for methods that are compared with the paper.
 
     Args:
-        found: All of them.
-        bases: By method, the other one; LS for every method if not given.
+        found: All entries.
+        bases: For every method, the one to compare with; by default LS.
     """
     found = [entry for entry in found if entry.paper is not None and entry.claimed]
     by_name = {(entry.task, entry.name): entry for entry in found}

@@ -1,7 +1,7 @@
-"""Section 4.2 and appendix B.2 of the paper: the federated tasks, and every method as the paper has it on each.
+"""Section 4.2 and appendix B.2 of the paper: the federated tasks, and the settings of every method on each.
 
-Tasks and rows are data. Two presets: `published`, what produced the paper's tables, and `text`, what the
-paper's text says. Where they differ is explained in docs/federated.md.
+Tasks and rows are data. There are two presets: `published`, the settings that produced the paper's tables, and
+`text`, those that its text gives. docs/federated.md explains the differences.
 """
 
 from collections.abc import Callable, Mapping
@@ -43,10 +43,10 @@ from equipoise.weighting import (
 )
 
 Output = Literal["last", "average", "adaptive", "own"]
-"""What a trajectory gives; "own" is that of the method's conversion, where it is none of the other three."""
+"""The outputs of a trajectory; "own" is the method's conversion, if it is not one of the other three."""
 Preference = tuple[float, ...]
 EvaluationData = Literal["mini", "full", "val", "val for dominance"]
-"""On what the losses are taken that feed λ and the dominance test (tab:ablation2), or the dominance test alone."""
+"""The data for the losses used by λ and the dominance test (tab:ablation2), or by the dominance test alone."""
 
 SEEDS = (0, 25, 37, 42, 53, 81, 119, 1010, 1201, 2003)
 METHODS = (
@@ -55,16 +55,16 @@ METHODS = (
 )  # fmt: skip
 """The rows of tab:3."""
 EXACT_FERERO = "FERERO (exact)"
-"""Beside the paper's FERERO, whose settings leave it next to LS."""
+"""An exact FERERO besides the paper's, whose settings keep it close to LS."""
 
 MOMENTUM = "STCH w/ momentum"
 
 EVERY = 5
 """Rounds between two evaluations, for the curves."""
 CIFAR_PRECISION: Precision = "bfloat16"
-"""Of the layers' products of the runs on CIFAR-10, if nothing else is asked for: half the time of TF32."""
+"""The default precision of the layers' products on CIFAR-10: it takes half the time of TF32."""
 PREFERENCES: tuple[Preference, ...] = ((0.5, 0.5), (0.75, 0.25), (0.25, 0.75))
-"""Those of the two clients (tab:new)."""
+"""The preferences of the two clients (tab:new)."""
 
 
 # ------------------------------------------------------------------------------- tasks
@@ -103,20 +103,20 @@ _PUBLISHED: dict[str, Any] = {"loss": "trajectory", "average": "after", "batch_n
 
 
 def seeds_of(task: str) -> tuple[int, ...]:
-    """The seeds that a task is run with: the paper's ten, or the first three of them where there are no runs of all."""
+    """The seeds of a task: the paper's ten, or the first three of them where not all were run."""
     return SEEDS if task.startswith("mnist") or task == "cifar-class2" else SEEDS[:3]
 
 
 def precision_of(task: str, asked: Precision | None = None) -> Precision | None:
-    """The precision that a task is run with: the one asked for, else `CIFAR_PRECISION` or the engine's choice."""
+    """The precision of a task: the requested one, else `CIFAR_PRECISION` or the engine's choice."""
     return asked or (CIFAR_PRECISION if task.startswith("cifar") else None)
 
 
 def evaluated_on(task: Task, data: EvaluationData, preset: Preset = "published") -> Task:
     """A task whose losses for λ and dominance come from other data: an ablation of the paper.
 
-    "mini" are mini-batches, as everywhere; "full" all training samples of a client; "val" half of its test samples,
-    the other half of which is then what it is tested on. With "val for dominance" λ still has mini-batches.
+    "mini": mini-batches, as everywhere; "full": all training samples of a client; "val": half of its test samples (it
+    is then tested on the other half). With "val for dominance" λ still uses mini-batches.
     """
     mini, full, val = _SOURCES[preset]
     if data == "val for dominance":
@@ -137,8 +137,8 @@ class Row:
 
     Attributes:
         name: The paper's name of the method.
-        method: What it is.
-        output: Which output of its trajectory is reported: the paper's choice, else the method's own conversion.
+        method: The method.
+        output: The output that is reported: the paper's choice, else the method's own conversion.
     """
 
     name: str
@@ -195,7 +195,7 @@ ATTEMPTED: dict[str, tuple[float, ...]] = {
     "OMDeg-TCH": _STEPS,
     "AdaOMDeg-TCH": _STEPS,
 }
-"""tab:2: the values that the paper tried, of which the smallest worst-client training loss decides. FedFV: of α."""
+"""tab:2: the values that the paper tried; the one with the smallest worst-client training loss wins. FedFV: of α."""
 
 
 def tuned(name: str, task: str) -> float | None:
@@ -213,14 +213,14 @@ def row(
     value: float | None = None,
     own: Mapping[str, Method] | None = None,
 ) -> Row:
-    """A method as tab:3 has it on a task.
+    """A method with its settings in tab:3 on a task.
 
     Args:
-        name: A name of METHODS, EXACT_FERERO or MOMENTUM; any other method of the registry has its settings there.
-        task: A name of `tasks`.
+        name: A name in METHODS, EXACT_FERERO or MOMENTUM; any other method has the settings of the registry.
+        task: A name in `tasks`.
         preset: Which settings.
-        value: Its hyper-parameter, instead of the best one of tab:2.
-        own: Methods of the user, by name.
+        value: Its hyper-parameter, instead of the best one in tab:2.
+        own: The user's own methods, by name.
     """
     if own and name in own:
         return Row(name, own[name], reported(own[name]))
@@ -230,13 +230,13 @@ def row(
     x = tuned(name, task) if value is None else value
 
     def steps() -> float:
-        # The paper lists s of λ ← Π(λ + s f), with w_i = 1/m absorbed: gains here are w∘f.
+        # The paper lists s in λ ← Π(λ + s f), with w_i = 1/m absorbed; gains here are w∘f.
         assert x is not None  # noqa: S101
         return x * m
 
     def excess() -> ExcessRisk:
         assert x is not None  # noqa: S101
-        if published and task == "cifar-two":  # where w is not uniform, and enters the exponent
+        if published and task == "cifar-two":  # here w is not uniform and enters the exponent
             return ExcessRisk(steps(), "simultaneous")
         return ExcessRisk(x, "simultaneous", "gradients") if published else ExcessRisk(steps())
 
@@ -249,7 +249,7 @@ def row(
         ),
         "FedMGDA+": (lambda: Method(FedMGDAPlus(_given(x), "models"), Last()), "last"),
         "FedFV": (lambda: Method(FedFV(_given(x), int(_given(tuned("FedFV τ", task)))), Last()), "last"),
-        # With a preference the two-client runs of the paper move to the model of the worst client, whatever its w.
+        # In the paper's two-client runs with a preference, the server moves to the worst client's model, whatever w is.
         "TCH": (
             lambda: Method(Tchebycheff("unit") if published and task == "cifar-two" else Tchebycheff(), Last()),
             "last",
@@ -286,7 +286,7 @@ def row(
 def by_ratios(row: Row, preset: Preset = "published") -> Row:
     """A row whose weights are updated with the ratios f_i/f_i⁽⁰⁾ (tab:ratio).
 
-    LS has no weights to update. In `published` AdaOMDeg has the ratio in the first round alone.
+    LS has no weights to update. In `published`, AdaOMDeg uses the ratio only in the first round.
     """
     if isinstance(row.method.weighting, Linear):
         return row
@@ -302,7 +302,7 @@ def known_names() -> tuple[str, ...]:
 
 
 def title(task: str) -> str:
-    """A task in words, for pictures."""
+    """A task in words, for figures."""
     data, _, kind = task.partition("-")
     split = {"rotation": "some clients rotated", "two": "two clients"}.get(kind)
     split = split or f"{kind.removeprefix('class')} classes per client"
@@ -311,7 +311,7 @@ def title(task: str) -> str:
 
 
 def label_of(name: str, task: Task) -> str:
-    """What a task is called that was made of the named one: its rounds and participation are not part of it."""
+    """The label of a task derived from the named one; ignores rounds and participation."""
     for preset, suffix in (("published", ""), ("text", ", settings of the paper's text")):
         usual = tasks(cast("Preset", preset))[name]
         same = replace(task, rounds=usual.rounds, participation=usual.participation)
@@ -329,7 +329,7 @@ def sized(task: Task, rounds: int | None) -> Task:
 
 
 def reported(method: Method) -> Output:
-    """The output of its trajectory that is a method's answer."""
+    """The output that is a method's answer."""
     return cast("Output", next(name for name, of in outputs(method).items() if of == method.conversion))
 
 

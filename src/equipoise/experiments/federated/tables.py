@@ -1,4 +1,4 @@
-"""What `equipoise reproduce` prints of the federated experiments: the tables of section 4.2 and appendix B.2."""
+"""The federated tables of `equipoise reproduce`: section 4.2 and appendix B.2."""
 
 import math
 from collections.abc import Container, Iterator, Mapping, Sequence
@@ -28,11 +28,11 @@ from equipoise.experiments.paper import Score
 from equipoise.experiments.render import MARKS, Page, Sheet, grid
 
 _DIGITS: dict[Metric, int] = {"accuracy": 2, "agnostic_loss": 3, "accuracy_parity": 2}
-"""After the point, in Markdown."""
+"""Decimals in Markdown."""
 
 
 TAKES = frozenset({"preset", "methods", "seeds", "rounds", "device", "precision", "data", "json_file", "markdown_file"})
-"""What the user may ask of a table whose tasks are fixed."""
+"""The options of a table with fixed tasks."""
 
 
 def items() -> dict[str, Item]:
@@ -64,7 +64,7 @@ def items() -> dict[str, Item]:
 
 
 def wanted(request: Request, tasks: Sequence[str], methods: Sequence[str]) -> list[Wanted]:
-    """Rows on tasks: the methods that the request names, or all, and the user's own after them."""
+    """Rows on tasks: the requested methods, or all, then the user's own."""
     own = dict(request.own)
     named = [name for name in request.methods or () if name not in own]
     found = rows_.rows(request.task or tasks, [*(named or methods), *own], request.settings, own)
@@ -72,17 +72,17 @@ def wanted(request: Request, tasks: Sequence[str], methods: Sequence[str]) -> li
 
 
 def group(request: Request, name: str) -> list[Wanted]:
-    """The rows of a table with runs of its own kind."""
+    """The rows of a table with its own kind of runs."""
     return rows_.wanted(name, request.settings, request.rounds, request.methods, dict(request.own))
 
 
 def say_absent(page: Page, rows: Sequence[Wanted], shown: Container[tuple[str, str]]) -> None:
-    """Name the rows that were asked for and have no runs; nothing if all have, or none.
+    """Name the requested rows that have no runs; says nothing if all or none have runs.
 
     Args:
-        page: Where.
-        rows: What was asked for.
-        shown: Task and method of what the tables show.
+        page: The page.
+        rows: The requested rows.
+        shown: Task and method of the rows that the tables show.
     """
     lacking = [one for one in rows if (one.task_name, one.name) not in shown]
     by_task = {
@@ -94,7 +94,7 @@ def say_absent(page: Page, rows: Sequence[Wanted], shown: Container[tuple[str, s
 
 
 def say_error(page: Page, found: Sequence[Entry]) -> None:
-    """Say what ± is, and how to come to the standard error."""
+    """Say what ± means, and how to get the standard error."""
     counts = sorted({len(entry.seeds) for entry in found if len(entry.seeds) > 1})
     errors = ", ".join(f"{math.sqrt(n - 1):.2g} for {n} seeds" for n in counts)
     if errors:
@@ -104,7 +104,7 @@ def say_error(page: Page, found: Sequence[Entry]) -> None:
 
 
 def say_untuned(page: Page, shown: Container[str]) -> None:
-    """Say what the library's own method is, if it is shown."""
+    """Explain the library's default method, if it is shown."""
     if DEFAULT in shown:
         page.say(f"{DEFAULT} is the library's default: not in the paper, not tuned to the task.")
 
@@ -187,7 +187,7 @@ def _every_output(rows: Sequence[Entry]) -> Sheet:
 
 
 def _to_ls(rows: Sequence[Entry]) -> Sheet:
-    """What methods report, less what LS does, on the seeds that both have."""
+    """The methods' reported numbers minus those of LS, on the seeds that both have."""
     base = next((entry for entry in rows if entry.name == "LS"), None)
     lines = []
     for entry in rows:
@@ -203,7 +203,7 @@ def _to_ls(rows: Sequence[Entry]) -> Sheet:
 def _scores(
     page: Page, label: str, rows: Sequence[Wanted], bases: Mapping[str, str] | None = None, note: str = ""
 ) -> None:
-    """A table of the three metrics, task by task, beside the paper's."""
+    """A table of the three metrics with the paper's, task by task."""
     found = gather(page.request, page.name, rows)
     for task, entries in by_task(found):
         title = f"{label}, {_described(task, entries, page.request)}"
@@ -220,7 +220,7 @@ def _scores(
 
 
 def _sheet(title: str, rows: Sequence[Entry]) -> Sheet:
-    """For Markdown: the paper's numbers in columns of their own."""
+    """The table for Markdown, with the paper's numbers in separate columns."""
     heads = [text for head in HEADS.values() for text in (head, "paper")]
     uneven = len({entry.seeds for entry in rows}) > 1
     lines = []
@@ -252,7 +252,7 @@ def _beside_paper(title: str, rows: Sequence[Entry]) -> Table:
 
 
 def _show_conversions(page: Page, found: Sequence[Entry]) -> None:
-    """The rows with a conversion that chooses among models: what it gives beside the last one."""
+    """Rows with a conversion that selects models: its output compared with the last model."""
     heads = ("task", "method", "accuracy", "agnostic loss", "parity")
     rows = []
     for entry in found:
@@ -265,7 +265,7 @@ def _show_conversions(page: Page, found: Sequence[Entry]) -> None:
 
 
 def _verdict(page: Page, found: Sequence[Entry]) -> None:
-    """How many numbers are the paper's, and which are not."""
+    """Say how many numbers agree with the paper, and which do not."""
     metrics = printed_in(page.name)
     claimed = [(entry, metric) for entry in found for metric in metrics if entry.within(metric) is not None]
     if not found:
@@ -291,12 +291,12 @@ def _verdict(page: Page, found: Sequence[Entry]) -> None:
 
 
 def _differences(page: Page, found: Sequence[Entry], bases: Mapping[str, str] | None) -> None:
-    """Differences of methods to others on the same seeds: to those named, for all tasks.
+    """Differences between methods on the same seeds: to the named ones, for all tasks.
 
-    If none are named, to LS, for partial classes: which classes a client draws moves a method and LS alike.
+    If none are named, to LS, for partial classes: the class draw affects a method and LS in the same way.
     """
     pairs = [pair for pair in paired(found, bases) if bases is not None or "class" in pair.task]
-    # A deviation of differences takes two seeds that both have.
+    # A deviation of differences needs two common seeds.
     seeds = {(entry.task, entry.name): set(entry.seeds) for entry in found}
     pairs = [pair for pair in pairs if len(seeds[pair.task, pair.method] & seeds[pair.task, pair.base]) > 1]
     for task in dict.fromkeys(pair.task for pair in pairs):
@@ -416,7 +416,7 @@ def by_task(found: Sequence[Entry]) -> Iterator[tuple[str, list[Entry]]]:
 
 
 def _described(task: str, rows: Sequence[Entry], request: Request) -> str:
-    """The task with its seeds, and its precision where that has been chosen."""
+    """The task with its seeds, and its precision if the user chose it."""
     precision = settings.precision_of(task, request.precision)
     task = task if precision is None else f"{task}, {precision}"
     seeds = rows[0].seeds

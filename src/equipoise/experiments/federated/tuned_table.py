@@ -15,7 +15,7 @@ from equipoise.federated import Task
 __all__ = ["best", "items", "search", "valued"]
 
 Losses = dict[float, float | None]
-"""The worst client's training loss of every value, mean over the seeds; None where there is no run, or it diverged."""
+"""The worst client's training loss for every value, mean over the seeds; None if there is no run or it diverged."""
 
 
 def items() -> dict[str, Item]:
@@ -33,7 +33,7 @@ def valued(request: Request, task_name: str, task: Task, method: str, value: flo
 
 
 def search(request: Request, task_name: str, task: Task, method: str) -> tuple[Losses, list[NonFiniteLossError]]:
-    """Run a method with every value that the paper tried; the losses, and what went wrong."""
+    """Run a method with every value that the paper tried; returns the losses and the errors."""
     seeds = request.seeds or (0,)
     rows = {value: valued(request, task_name, task, method, value) for value in ATTEMPTED[method]}
     failed = provide_jobs(request, [row.job(seeds, request.precision) for row in rows.values()])

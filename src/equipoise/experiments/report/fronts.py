@@ -1,4 +1,4 @@
-"""What the front explorer shows: sets of preferences with the solutions that methods found for them."""
+"""The data of the front explorer: sets of preferences with the solutions that methods found for them."""
 
 import shlex
 from pathlib import Path
@@ -20,15 +20,15 @@ __all__ = ["explored", "table_cells"]
 Record = dict[str, Any]
 
 POINTS = 241
-"""On a drawn front of two objectives; a point beside the middle of it is a tenth of a pixel off."""
+"""Points on a drawn front of two objectives; the error of the line is at most a tenth of a pixel."""
 SCATTERED = 91
-"""On a front of more."""
+"""Points on a front of more objectives."""
 
 
 def explored(sources: Sources) -> list[Record]:
-    """The sets of the explorer: what the user solved, then tab:hv problem by problem.
+    """The sets of the explorer: the user's own solutions, then tab:hv problem by problem.
 
-    Runs of one problem for the same preferences and seeds are one set, so that they can be compared.
+    Runs on one problem with the same preferences and seeds form one set, so that they can be compared.
     """
     sets: dict[str, Record] = {}
     for preset in get_args(Preset):
@@ -52,7 +52,7 @@ def _key(problem: str, weights: object, seeds: list[int]) -> str:
 
 
 def table_cells(sources: Sources, preset: Preset) -> list[synthetic.TableCell]:
-    """The cells of tab:hv, for problems of which there are any that the preset `published` does not have too."""
+    """The cells of tab:hv, for problems that have cells other than those of the preset `published`."""
     rows = {row.method: row for row in synthetic.settings(preset)}
     usual = {row.method: row for row in synthetic.settings("published")}
 
@@ -68,12 +68,12 @@ def table_cells(sources: Sources, preset: Preset) -> list[synthetic.TableCell]:
 
 
 def _of_the_user(sources: Sources) -> list[synthetic.TableCell]:
-    """Methods that are no row of the table, on its problems and with its seeds.
+    """Methods that are not in the table, on its problems and with its seeds.
 
-    Of several with one name, as after an edit of its code, the one that was made last.
+    Of several with one name, as after an edit of the code, the latest is used.
     """
     rows = (*synthetic.settings("published"), *synthetic.both_step_sizes("published"), *synthetic.excess_settings())
-    known = {row.method for row in rows}  # a method of one's own cannot have their names
+    known = {row.method for row in rows}  # a user's own method cannot have these names
     runs: dict[str, dict[int, Cell]] = {}
     for cell in sources.cells.cells:
         if cell.spec.get("experiment") == "synthetic" and cell.names.get("method", "?") not in known:
@@ -105,7 +105,7 @@ def _of_table(preset: Preset, name: str, cells: list[synthetic.TableCell]) -> Re
 
 
 def _empty(record: Record, weights: object) -> Record:
-    """A set for a run that the user solved, without it."""
+    """A set for a run of the user, still without the run."""
     known, m = problems().get(record["problem"]), len(record["preferences"][0])
     return {
         "title": f"{record['problem']}, {len(record['preferences'])} preferences",

@@ -15,8 +15,8 @@ def gather(sources: Sources, version: str) -> Record:
     """The record of a report.
 
     Args:
-        sources: What was found.
-        version: Of the library, for the foot of the page.
+        sources: The results found.
+        version: The library's version, for the page footer.
     """
     runs = training.runs_by_task(sources)
     return {
@@ -30,7 +30,7 @@ def gather(sources: Sources, version: str) -> Record:
 
 
 def sections(record: Record) -> str:
-    """How much of everything a report has, in a few words."""
+    """The contents of a report in a few words."""
     kinds = (("sets", "front"), ("tables", "table"), ("tasks", "federated task"), ("logs", "training log"))
     counts = ((len(record[key]), word) for key, word in kinds)
     return ", ".join(f"{count} {word}{'s' if count > 1 else ''}" for count, word in counts if count)

@@ -1,4 +1,4 @@
-"""The page: template, style and script in one file, with the numbers as a block of JSON."""
+"""The HTML page: template, style and script in one file, with the numbers as a JSON block."""
 
 import base64
 import hashlib
@@ -20,7 +20,7 @@ SCRIPTS = (
     "theme.js",
     "main.js",
 )
-"""In the order in which they are joined: they share one scope."""
+"""The scripts in the order of concatenation; they share one scope."""
 
 
 def render(record: dict[str, Any]) -> str:
@@ -33,8 +33,8 @@ def render(record: dict[str, Any]) -> str:
 def assemble(template: str, style: str, script: str, record: dict[str, Any], further: str = "") -> tuple[str, str]:
     """A page with its style, script and numbers in it.
 
-    Strings of a record reach the page as text only: the block of JSON cannot be left, whatever it holds, the
-    script writes text nodes, and the policy in the head lets no other script run and nothing be loaded.
+    Strings of a record reach the page only as text: they cannot end the JSON block, the script writes text nodes, and
+    the content security policy allows no other script and no loading.
 
     Args:
         template: HTML with `$policy`, `$style`, `$script` and `$data`.
@@ -63,5 +63,5 @@ def _source(text: str) -> str:
 
 def _as_json(record: dict[str, Any]) -> str:
     text = json.dumps(record, separators=(",", ":"), allow_nan=False)
-    # "</script>" or "<!--" would end or change the block; & and the line separators only cost a character.
+    # Escape <, as "</script>" or "<!--" would end or change the block; & and line separators to be safe.
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")

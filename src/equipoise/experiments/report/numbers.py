@@ -1,4 +1,4 @@
-"""Numbers as the page holds them."""
+"""Rounded numbers for the page."""
 
 import math
 from typing import Any
@@ -11,7 +11,7 @@ DIGITS = 6
 
 
 def short(values: torch.Tensor | float, digits: int = DIGITS) -> Any:  # noqa: ANN401
-    """A number or nested lists of them, with so many significant digits; None for what is not finite.
+    """A number or nested lists of numbers, rounded to significant digits; None for non-finite ones.
 
     JSON has no NaN, and a page of full precision is three times as large.
     """

@@ -1,4 +1,4 @@
-"""Where a report's numbers come from: cells, records of `solve --json`, and monitoring logs."""
+"""The sources of a report: cells, records of `solve --json`, and monitoring logs."""
 
 import math
 import warnings
@@ -14,11 +14,11 @@ from equipoise.experiments.results import Cell, CellStore, CellWarning, Result, 
 __all__ = ["Log", "Sources", "read"]
 
 POINTS = 600
-"""A log is thinned to at most so many steps: more than a screen can show."""
+"""The most steps of a log; longer logs are thinned."""
 
 
 class Known(CellStore):
-    """Cells in memory, looked up as those in a folder are."""
+    """Cells in memory with the interface of a `CellStore`."""
 
     def __init__(self, cells: Iterable[Cell]) -> None:
         super().__init__(Path(), ())
@@ -67,8 +67,8 @@ def read(given: Sequence[Path], behind: Sequence[Path] = ()) -> Sources:
     """Read results.
 
     Args:
-        given: Folders with cells (their own, or in their folder `cells`), records and logs; or single files. The
-            first that has a cell is believed.
+        given: Folders with cells (directly, or in their folder `cells`), records and logs; or single files. If several
+            have the same cell, the first counts.
         behind: Cells that come with the library.
     """
     folders, files = [], []
@@ -97,7 +97,7 @@ def read(given: Sequence[Path], behind: Sequence[Path] = ()) -> Sources:
 
 
 def read_log(path: Path) -> Log | None:
-    """A monitoring log, thinned; lines that are not whole are left out. None if no line has a step."""
+    """A monitoring log, thinned; incomplete lines are left out. None if no line has a step."""
     try:
         lines = path.read_bytes().splitlines()
     except OSError as error:
@@ -118,7 +118,7 @@ def read_log(path: Path) -> Log | None:
 def _row(line: bytes) -> dict[str, Any] | None:
     try:
         row = parse_json(line)
-    except DamagedFileError:  # the last line of a run that was cut off, for one
+    except DamagedFileError:  # such as the last line of an interrupted run
         return None
     return row if isinstance(row, dict) and isinstance(row.get("step"), int) else None
 

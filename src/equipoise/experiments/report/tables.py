@@ -1,4 +1,4 @@
-"""The tables of the page: our numbers, the paper's beside them, and whether they agree."""
+"""The tables of the page: our numbers, the paper's, and whether they agree."""
 
 import shlex
 from collections.abc import Sequence
@@ -19,9 +19,9 @@ __all__ = ["hypervolumes", "scores"]
 Record = dict[str, Any]
 
 USUAL = TABLES["table-cifar"]
-"""Rows of tab:3, and beside them the library's default and the exact FERERO."""
+"""The rows of tab:3, the library's default and the exact FERERO."""
 EXACT = 15
-"""Digits of numbers in tables: rounded twice, a number could differ from the one that `reproduce` prints."""
+"""Digits of numbers in tables: enough that rounding twice gives what `reproduce` prints."""
 
 
 def hypervolumes(sources: Sources) -> list[Record]:
@@ -75,9 +75,9 @@ def _hypervolume(cell: synthetic.TableCell | None, published: bool) -> Record | 
 
 
 def scores(runs: TaskRuns) -> list[Record]:
-    """tab:3 for one task, or a table like it where the paper has none; what else was run, in tables of its own.
+    """tab:3 for one task, or a similar table if the paper has none; other runs in separate tables.
 
-    The runs of tab:new are not shown: that table has other metrics, of three runs together.
+    The runs of tab:new are not shown: that table has other metrics, computed from three runs together.
     """
     if runs.preference:
         return []

@@ -1,4 +1,4 @@
-"""What the page shows of federated runs and of monitoring logs: curves, weights, and every seed's scores."""
+"""Federated runs and monitoring logs on the page: curves, weights, and every seed's scores."""
 
 import re
 import shlex
@@ -28,25 +28,25 @@ CURVES = ("train_loss", "test_loss", "test_accuracy")
 
 
 class _Same(NamedTuple):
-    """What federated cells have in common that belong together."""
+    """The key that groups federated cells."""
 
     task: str
-    """Its name."""
+    """The task's name."""
     spec: str
     """The digest of everything else that is not the method."""
 
 
 @dataclass(frozen=True)
 class TaskRuns:
-    """All that was run on one task.
+    """All runs on one task.
 
     Attributes:
         task: The task's name.
-        title: That, and what is not as the name says.
+        title: The name, and how the runs differ from the named task.
         entries: The methods, those of tab:3 first.
-        rounds: How many.
-        options: Words that make commands ask for this task and its seeds; None if no command does.
-        usual: Whether everybody takes part, as in all items of `reproduce`.
+        rounds: The number of rounds.
+        options: Command-line options for this task and its seeds; None if no command can produce it.
+        usual: Whether all clients take part, as in all items of `reproduce`.
         preference: The clients' preference, if it is not uniform.
     """
 
@@ -60,7 +60,7 @@ class TaskRuns:
 
     @property
     def in_items(self) -> bool:
-        """Whether `reproduce` can be asked for it, or only `fl`."""
+        """Whether `reproduce` has it, or only `fl`."""
         return self.usual and not any(_VALUED.fullmatch(entry.name) for entry in self.entries)
 
     def only(self, entries: list[Entry]) -> "TaskRuns":
@@ -72,8 +72,8 @@ class TaskRuns:
 
         Args:
             item: Its name.
-            *words: More of the command.
-            tasked: Whether the item has several tasks, of which this one is to be named.
+            *words: Further words of the command.
+            tasked: Whether the item has several tasks, so that this one must be named.
         """
         if self.preference:
             return "equipoise reproduce table-preference"
@@ -95,13 +95,13 @@ class TaskRuns:
 
 
 def _asking_for(name: str) -> list[str]:
-    """The words that ask `fl` for a method, which may have a value in its name."""
+    """The options of `fl` for a method, which may have a value in its name."""
     valued = _VALUED.fullmatch(name)
     return ["--method", valued[1], "--value", valued[2]] if valued else ["--method", _on_command_line(name)]
 
 
 def _on_command_line(name: str) -> str:
-    """A method of the user's own has the name of its module before it, which cells do not hold."""
+    """A method's name on the command line: a user's own needs its module, which cells do not hold."""
     return name if name in {*settings.known_names(), settings.MOMENTUM} else f"module:{name}"
 
 
@@ -138,7 +138,7 @@ def _task_runs(label: str, found: list[list[Cell]]) -> TaskRuns:
     extra += [f"preference {preference}"] if preference else []
     extra += [precision] if precision != normal else []
     claimed = usual is not None and of == identity(usual) and precision == normal and not preference
-    # Of two with one name, as after an edit of its code, the one that was made last.
+    # Of two with one name, as after an edit of the code, the latest is used.
     last = sorted(found, key=lambda cells: max(cell.when for cell in cells))
     named = {entry.name: entry for cells in last for entry in _entries(task, cells, claimed=claimed)}
     order = {name: k for k, name in enumerate((*ALL, settings.MOMENTUM))}
@@ -161,7 +161,7 @@ def _seeds(entries: Sequence[Entry]) -> list[str]:
 
 
 def _entries(task: str, cells: Sequence[Cell], *, claimed: bool) -> list[Entry]:
-    """The methods that share a trajectory; those that are no row of the paper are not compared with it."""
+    """The methods that share a trajectory; those that the paper does not have are not compared with it."""
     names, outputs = (cells[0].names.get(key, "?").split("; ") for key in ("method", "output"))
     by_seed: dict[int, Result] = {cell.spec["seed"]: {**cell.result, "made": cell.made} for cell in cells}
     results = alike(by_seed, names[0][:60])

@@ -1,4 +1,4 @@
-"""Pictures of fronts: solutions, preference rays and the front they should lie on."""
+"""Figures of fronts: solutions, preference rays and the front that they should lie on."""
 
 from collections.abc import Mapping, Sequence
 
@@ -45,7 +45,7 @@ def items() -> dict[str, Item]:
 
 # ------------------------------------------------------------------------------- figures of the paper
 def _fig_adaptive(request: Request) -> None:
-    # θ is its own objective vector here, so that the output can be drawn among the iterates.
+    # Here θ is its own objective vector, so that the output can be drawn among the iterates.
     iterates = torch.tensor([[2.0, 2.0], [2.6, 2.5], [1.4, 1.5], [2.2, 0.8]])
     wrote(request, save(conversion_steps(Adaptive(), iterates), request.out, "fig-adaptive"))
 
@@ -117,7 +117,7 @@ def _fig_fronts(request: Request) -> None:
 def _fig_middle_ground(request: Request) -> None:
     steps = (0.001, 0.01, 0.03, 0.1, 1.0)
     eta = torch.tensor(steps).reshape(-1, 1, 1)
-    # The second row holds ηc = 1/μ: the smaller η, the less is summed up, until only STCH's softmax is left.
+    # In the second row ηc = 1/μ: the smaller η, the smaller the sum over steps, until only STCH's softmax is left.
     stch, gd, eg = SmoothTchebycheff(0.01), Euclidean(), Entropic()
     product = 1.0 / 0.01
     runs = {
@@ -152,8 +152,8 @@ def front_panel(
         problem: A problem of two objectives.
         weights: Preferences, shape (preferences, 2).
         losses: Solutions, shape (seeds, preferences, 2).
-        title: Over the panel.
-        colour: Of the solutions.
+        title: The title of the panel.
+        colour: The colour of the solutions.
     """
     top = max(problem.reference[0], 1.05)
     front = _pieces(problem.front(400))
@@ -182,7 +182,7 @@ def front_grid(
     titles: Mapping[str, str] | None = None,
     size: float = 1.75,
 ) -> Figure:
-    """Rows of panels (problem, method, losses); a column of one method is titled once."""
+    """Rows of panels (problem, method, losses); a column with a single method has one title."""
     style()
     rows, columns = len(panels), max(len(row) for row in panels)
     figure = Figure(figsize=(size * columns + 0.4, (size + 0.2) * rows + 0.2), layout="constrained")
@@ -201,7 +201,7 @@ def front_grid(
 
 
 def conversion_steps(conversion: Adaptive, iterates: Tensor) -> Figure:
-    """The archive after each iterate, and the output: members by weight, the discarded as crosses.
+    """The archive after each iterate, and the output: members sized by weight, discarded iterates as crosses.
 
     Args:
         conversion: The conversion.
@@ -243,5 +243,5 @@ def _archive_panel(axes: Axes, iterates: Tensor, state: AdaptiveState) -> None:
 
 
 def _tensor(losses: list[list[list[float]]]) -> Tensor:
-    """Losses as the cells have them, (seeds, preferences, m)."""
+    """Losses from cells, (seeds, preferences, m)."""
     return torch.tensor(losses, dtype=torch.float64)

@@ -1,7 +1,7 @@
-"""Section 4.1 and appendix B.1 of the paper: what is run on the synthetic problems, and the numbers that come of it.
+"""Section 4.1 and appendix B.1 of the paper: the runs on the synthetic problems, and their numbers.
 
-The settings are data. Two presets: `published`, what produced the paper's table, and `text`, what the
-paper's text says. Where they differ is explained in docs/synthetic.md.
+The settings are data. There are two presets: `published`, the settings that produced the paper's table, and `text`,
+those that its text gives. docs/synthetic.md explains the differences.
 """
 
 import math
@@ -48,13 +48,13 @@ PREFERENCES = 10
 PROBLEMS = ("VLMOP2", "F1", "F2", "F3", "F4", "F5", "F6")
 
 STEP_SIZE = 0.02
-"""Of methods that the paper has no row of."""
+"""The step size of methods that are not in the paper."""
 
 _FIRST_TOLERANCES = {"TCH": (0.001, 0.02), "FERERO": (0.002, 0.02), "Moco": (0.003, 0.003)}
 
 
 def tolerance(method: str, problem: str) -> float | None:
-    """How far a cell's mean may be from the paper's; None where nothing is claimed."""
+    """How far a cell's mean may be from the paper's; None if there is no claim."""
     if method == "ExcessMTL":
         return None
     on_vlmop2, elsewhere = _FIRST_TOLERANCES.get(method, (0.001, 0.001))
@@ -68,7 +68,7 @@ class Setting:
     Attributes:
         method: The paper's name.
         weighting: The weighting.
-        conversion: The output that is reported.
+        conversion: The conversion of the reported output.
         step_size: η_θ.
     """
 
@@ -122,10 +122,10 @@ def settings(preset: Preset) -> tuple[Setting, ...]:
 
 
 def chosen(request: Request, rows: Sequence[Setting] | None = None) -> list[Setting]:
-    """The rows that a request asks for: those it names, or all, and the user's own methods after them.
+    """The requested rows: those named, or all, then the user's own methods.
 
     Raises:
-        UnknownNameError: A name is no row of the table.
+        UnknownNameError: The table has no row of this name.
     """
     known = {row.method: row for row in (settings(request.settings) if rows is None else rows)}
     own = dict(request.own)
@@ -137,20 +137,20 @@ def chosen(request: Request, rows: Sequence[Setting] | None = None) -> list[Sett
 
 
 def own_row(name: str, method: Method) -> Setting:
-    """A row for a method that the paper does not have."""
+    """A row for a method that is not in the paper."""
     require(method.transform is None, f"{name} must have no transform: that is for clients", method.transform)
     return Setting(name, method.weighting, method.conversion, STEP_SIZE)
 
 
 def both_step_sizes(preset: Preset) -> list[Setting]:
-    """Every row with either step size, for the claim that it makes no difference."""
+    """Every row with both step sizes, to check the claim that they make no difference."""
     return [
         replace(row, method=f"{row.method} η={eta}", step_size=eta) for row in settings(preset) for eta in (0.01, 0.02)
     ]
 
 
 def excess_settings() -> list[Setting]:
-    """ExcessMTL with many settings, for the claim that its result is no artefact of them."""
+    """ExcessMTL with many settings, to check the claim that its result does not depend on them."""
     return [
         Setting(f"η_λ={lam:g}, η={eta}", ExcessRisk(lam), Last(), eta)
         for lam in (0.01, 0.1, 1.0, 10.0)
@@ -159,12 +159,12 @@ def excess_settings() -> list[Setting]:
 
 
 def problem_of(name: str, preset: Preset) -> KnownFront:
-    """A problem as the preset has it."""
+    """A problem with the settings of the preset."""
     return F6(quartic=True) if preset == "published" and name == "F6" else problems()[name]
 
 
 def cell_spec(preset: Preset, problem: str, row: Setting, seed: int) -> Spec:
-    """Everything that decides a cell's result."""
+    """Everything that determines a cell's result."""
     return {
         "experiment": "synthetic",
         "problem": identity(problem_of(problem, preset)),
@@ -178,7 +178,7 @@ def cell_spec(preset: Preset, problem: str, row: Setting, seed: int) -> Spec:
 
 
 class Task(NamedTuple):
-    """What one process computes: some rows on one problem."""
+    """A unit of work for one process: some rows on one problem."""
 
     preset: Preset
     problem: str
@@ -187,7 +187,7 @@ class Task(NamedTuple):
 
     @property
     def seconds(self) -> float:
-        """About how long it takes one process: seeds are a batch, and cost next to nothing."""
+        """About how long it takes one process; seeds are batched and cost almost nothing."""
         trajectories = {_trajectory(row): row for row in self.rows}
         return sum(_SLOW.get(row.method, 0.5) for row in trajectories.values())
 
@@ -248,7 +248,7 @@ class TableCell(NamedTuple):
 
     @property
     def within(self) -> bool | None:
-        """Whether the mean is as close to the paper's as is claimed; None where nothing is."""
+        """Whether the mean is as close to the paper's as is claimed; None if there is no claim."""
         allowed = tolerance(self.method, self.problem)
         if allowed is None or self.paper is None or self.seeds != SEEDS:
             return None
@@ -258,7 +258,7 @@ class TableCell(NamedTuple):
 def missing(
     store: CellStore, preset: Preset, names: Sequence[str], rows: Iterable[Setting], seeds: Sequence[int] = SEEDS
 ) -> list[Task]:
-    """What is still to be computed, as tasks of about the same length: rows that lack the same seeds together."""
+    """The missing work as tasks of about equal length, grouping rows that lack the same seeds."""
     tasks = []
     for name in names:
         parts: dict[tuple[bool, tuple[int, ...]], list[Setting]] = {}
@@ -271,7 +271,7 @@ def missing(
 
 
 _SLOW = {"FERERO": 3.0, "PMTL": 3.0, "EPO": 3.0}
-"""Seconds on one problem; half a second if a method is not here."""
+"""Seconds on one problem; methods that are not listed take half a second."""
 
 
 def table(
@@ -311,7 +311,7 @@ def table_cell(method: str, problem: str, seeds: Sequence[int], results: Sequenc
 
 
 def on_other_rays(preset: Preset) -> str:
-    """Which methods a preset has look for another point than the one that is measured; empty if none does."""
+    """A note on the methods that, in this preset, target another point than the one measured; empty if none."""
     weightings = {row.method: row.weighting for row in settings(preset)}
     inner = {name: one.inner for name, one in weightings.items() if isinstance(one, Reweighted)}
     names = [name for name, one in inner.items() if getattr(one, "target", "inverse") == "direct"]
@@ -337,7 +337,7 @@ def without_claim(cells: Sequence[TableCell]) -> str:
 
 
 def _imbalance(losses: list[list[list[float]]]) -> float:
-    """The median over seeds and preferences of largest/smallest w_i f_i − 1; what diverged does not count."""
+    """The median over seeds and preferences of largest/smallest w_i f_i − 1, without diverged runs."""
     values = metrics.imbalance(torch.tensor(losses, dtype=torch.float64), preference.linspace(PREFERENCES))
     numbers: list[float] = [value for value in values.flatten().tolist() if not math.isnan(value)]
     return statistics.median(numbers) if numbers else math.nan

@@ -1,4 +1,4 @@
-"""What `equipoise reproduce` prints of the synthetic problems: tab:hv, and two claims of the appendix."""
+"""The synthetic tables of `equipoise reproduce`: tab:hv, and two claims of the appendix."""
 
 from collections.abc import Callable, Iterator, Sequence
 
@@ -81,7 +81,7 @@ def _volume(cell: TableCell, compared: bool) -> str:  # noqa: FBT001
 
 
 def _below(row: Sequence[TableCell]) -> str:
-    """What the lines below a hypervolume are."""
+    """The labels of the lines below a hypervolume."""
     return "\n[dim]std[/dim]" if row[0].paper is None else "\n[dim]std\npaper\nours − paper[/dim]"
 
 

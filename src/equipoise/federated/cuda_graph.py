@@ -14,11 +14,11 @@ _STREAMS: dict[tuple[int, torch.device], torch.cuda.Stream] = {}
 
 
 def capture(work: Callable[[], None], device: torch.device) -> torch.cuda.CUDAGraph:
-    """Work as a CUDA graph. It is done three times first, as lazy initialisation cannot be captured.
+    """Capture work as a CUDA graph. Runs it three times first, as lazy initialisation cannot be captured.
 
     Args:
-        work: What to do.
-        device: Where.
+        work: A function that launches the kernels.
+        device: The CUDA device.
     """
     key = threading.get_ident(), device
     with torch.cuda.device(device):
@@ -32,7 +32,7 @@ def capture(work: Callable[[], None], device: torch.device) -> torch.cuda.CUDAGr
         torch.cuda.current_stream().wait_stream(side)
         torch.cuda.synchronize()
         graph = torch.cuda.CUDAGraph()
-        # Other threads, such as one that pins memory for a loader, may go on meanwhile.
+        # Other threads, such as one that pins memory for a loader, may continue meanwhile.
         with _uncollected(), torch.cuda.graph(graph, stream=side, capture_error_mode="thread_local"):
             work()
     return graph
@@ -40,7 +40,7 @@ def capture(work: Callable[[], None], device: torch.device) -> torch.cuda.CUDAGr
 
 @contextmanager
 def _uncollected() -> Iterator[None]:
-    """Without garbage collection, which may free CUDA objects: that is an error during a capture."""
+    """A context without garbage collection: freeing CUDA objects during a capture is an error."""
     collects = gc.isenabled()
     gc.disable()
     try:

@@ -1,4 +1,4 @@
-"""What a client does in a round: its batches, and the precision of its products."""
+"""A client's local work: its batches, and the precision of its products."""
 
 import itertools
 from collections import Counter
@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from equipoise.federated import LocalWork
-from equipoise.federated.local import casting, draw_batches, layer_products
+from equipoise.federated.local_work import casting, draw_batches, layer_products
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
 

@@ -1,4 +1,4 @@
-"""What one client can do in a round: how much its loss counts, how far it moves the model, how much weight it has."""
+"""Limits on the influence of one client in a round: its loss, its move and its weight."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,12 +16,12 @@ _TINY = torch.finfo(torch.float64).tiny
 
 @dataclass(frozen=True)
 class LossCap:
-    """A reported loss is believed up to a multiple of a quantile of the other objectives' losses.
+    """Limits a reported loss to a multiple of a quantile of the other objectives' losses.
 
-    One beyond it counts as the quantile: a lie gains nothing. The strategy compares losses times preference, w∘f. With
-    the median, fewer than half of the objectives cannot lift the limit beyond the others' losses. An honest objective
-    beyond the limit loses what sets it apart, so choose the factor by how far apart honest losses can be. Where the
-    quantile is 0 there is no limit.
+    A larger loss is replaced by the quantile, so that lying gains nothing. The strategy compares losses times
+    preference, w∘f. With the median, a minority of objectives cannot raise the limit beyond the others' losses. An
+    honest objective beyond the limit is treated as average, so choose the factor by how far apart honest losses can be.
+    If the quantile is 0, there is no limit.
 
     Attributes:
         quantile: q in [0, 1], interpolated linearly.
@@ -45,13 +45,13 @@ class LossCap:
         require(1 <= self.factor < float("inf"), "factor must be at least 1 and finite", self.factor)
 
     def capped(self, losses: Tensor) -> Tensor:
-        """The losses as they count, (n,): those in [−factor |q|, q + (factor − 1)|q|] as they are, others as q."""
+        """The losses (n,) with those outside [−factor |q|, q + (factor − 1)|q|] replaced by q."""
         q = self.quantiles(losses)
         low, high = -self.factor * q.abs(), q + (self.factor - 1.0) * q.abs()
         return torch.where((q == 0) | ((low <= losses) & (losses <= high)), losses, q)
 
     def quantiles(self, losses: Tensor) -> Tensor:
-        """The quantile of the others' losses, for each, (n,); 0 without others."""
+        """For each objective, the quantile of the others' losses, (n,); 0 without others."""
         n = len(losses)
         if n == 1:
             return torch.zeros_like(losses)
@@ -60,52 +60,52 @@ class LossCap:
         place = self.quantile * (n - 2)
         low = int(place)
         high = min(low + 1, n - 2)
-        # The k-th of the others is the k-th of all, or the next if one's own comes before it.
+        # The k-th of the others is the k-th of all, or the next one if its own loss comes before it.
         below, above = (ordered[k + (rank <= k).to(torch.int64)] for k in (low, high))
         return torch.lerp(below, above, place - low)
 
 
 def limit_moves(lengths: Tensor, most: float) -> Tensor:
-    """The factors that make moves of over `most` times the median length as long as the median, (n,).
+    """Factors that shorten moves of over `most` times the median length to the median, (n,).
 
     Args:
         lengths: |θ_i − θ|, (n,).
         most: At least 1.
 
     Returns:
-        Factors in [0, 1]; all 1 where the median is 0.
+        Factors in [0, 1]; all 1 if the median is 0.
     """
     median = lengths.median()
     return torch.where(lengths > most * median, median / lengths, 1.0) if median > 0 else torch.ones_like(lengths)
 
 
 def weight_shares(c: Tensor, parts: Sequence[Part]) -> Tensor:
-    """The share of all coefficients that every client has, (n,)."""
+    """Every client's share of all coefficients, (n,)."""
     own = torch.tensor([abs(float(c[part.objective])) * part.share for part in parts], dtype=torch.float64)
     return own / own.sum().clamp_min(_TINY)
 
 
 def limit_weights(c: Tensor, preference: Tensor, parts: Sequence[Part], most: float) -> Tensor:
-    """Coefficients of which no client has a larger share than `most`.
+    """Coefficients with no client's share above `most`.
 
-    What is taken from an objective goes to the others that were heard, in proportion to their preference, up to the
-    same limit. The sum of the sizes stays what it was if the limits allow it. An objective keeps the share that its
-    preference alone gives it. With two clients no limit below 1 makes sense, so that the limit is at least 2/n.
+    The excess of an objective goes to the others that replied, in proportion to their preference, up to the same limit.
+    The sum of the sizes is unchanged if the limits allow it. An objective always keeps the share that its preference
+    gives it. The limit is at least 2/n, as with two clients no limit below 1 makes sense.
 
     Args:
         c: (m,).
         preference: w, (m,).
-        parts: The clients that were heard.
+        parts: The clients that replied.
         most: In (0, 1].
 
     Returns:
-        (m,), c itself if nobody has more.
+        (m,), c itself if no share exceeds the limit.
     """
     if most >= 1:
         return c
     size = c.abs().double()
     total = size.sum()
-    largest = torch.zeros_like(size)  # share of an objective that its largest client has
+    largest = torch.zeros_like(size)  # the share of its largest client in an objective
     which = torch.tensor([part.objective for part in parts])
     largest.scatter_reduce_(0, which, torch.tensor([part.share for part in parts], dtype=size.dtype), "amax")
     present = largest > 0
@@ -114,7 +114,7 @@ def limit_weights(c: Tensor, preference: Tensor, parts: Sequence[Part], most: fl
     limits = torch.where(present, share * total / largest, 0.0)
     if bool((size <= limits * (1 + 1e-12)).all()):
         return c
-    # min(limit, size + τ w) rises with τ from too little to enough, or to all that the limits allow.
+    # The sum of min(limit, size + τ w) rises with τ until it is the old sum, or all that the limits allow.
     low, high = 0.0, float(total / w[w > 0].min()) if bool((w > 0).any()) else 0.0
     for _ in range(100):
         middle = (low + high) / 2

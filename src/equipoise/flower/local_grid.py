@@ -1,4 +1,4 @@
-"""An in-process Grid: a strategy run against a client app in milliseconds, without Ray or sockets."""
+"""An in-process Grid: run a strategy against a client app in milliseconds, without Ray or sockets."""
 
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -16,14 +16,14 @@ Client = Callable[[Message, Context], Message]
 class LocalGrid(Grid):
     """Clients in this process, one after the other.
 
-    Partition p is node p + 1. Every node keeps its Context from round to round, as SuperNodes do. A client that raises
-    an exception answers with an error, as Flower's do.
+    Partition p is node p + 1. Every node keeps its Context from round to round, as SuperNodes do. If a client raises an
+    exception, the reply is an error, as in Flower.
 
     Args:
         client: A `ClientApp`, or any function of a message and a context.
         clients: Their number.
-        run_config: What every client's context says about the run.
-        lost: Told the node id and the message, says whether the answer never comes.
+        run_config: The run configuration in every client's context.
+        lost: A function of the node id and the message that says whether the reply is lost.
 
     Examples:
         >>> from flwr.app import ArrayRecord
@@ -58,15 +58,15 @@ class LocalGrid(Grid):
         self._run: Any = None
 
     def get_node_ids(self) -> Iterable[int]:
-        """All of them, always."""
+        """All node ids."""
         return list(self.contexts)
 
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterable[Message]:  # noqa: ARG002
-        """The answers to messages; `timeout` is not needed."""
+        """The replies to messages; `timeout` is ignored."""
         return [reply for message in messages if (reply := self._answer(message)) is not None]
 
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
-        """Have messages answered; the answers wait to be pulled."""
+        """Run the clients on messages; their replies wait to be pulled."""
         names = []
         for message in messages:
             names.append(f"{len(self._answers)}-{message.metadata.dst_node_id}")
@@ -76,7 +76,7 @@ class LocalGrid(Grid):
         return names
 
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
-        """The answers to messages that were pushed."""
+        """The replies to messages that were pushed."""
         return [self._answers.pop(name) for name in message_ids if name in self._answers]
 
     def create_message(
@@ -91,14 +91,14 @@ class LocalGrid(Grid):
 
     @property
     def run(self) -> Any:  # noqa: ANN401
-        """What `set_run` was given."""
+        """The run given to `set_run`."""
         return self._run
 
     def _answer(self, message: Message) -> Message | None:
         node = message.metadata.dst_node_id
         if self.lost is not None and self.lost(node, message):
             return None
-        # Messages of one round share their content: a client that changes its configuration changes its own.
+        # Messages of one round share their content; copy it, so that a client changes only its own configuration.
         configs = {name: ConfigRecord(dict(c)) for name, c in message.content.config_records.items()}
         own = RecordDict({**dict(message.content.items()), **configs})
         shared, message.content = message.content, own
@@ -111,7 +111,7 @@ class LocalGrid(Grid):
 
 
 def _identify() -> None:
-    """Newer versions of Flower let only a process that knows its task make messages."""
+    """Set a task identity: newer versions of Flower require one to create messages."""
     try:
         from flwr.supercore.task_identity import TaskIdentity  # noqa: PLC0415
     except ImportError:

@@ -1,4 +1,4 @@
-"""What a client does in a round, and what it sends back."""
+"""The local work of a client in a round, and its reply."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -30,19 +30,19 @@ __all__ = [
 ]
 
 Transform = Callable[[Tensor], Tensor]
-"""What a client does to its batch loss before it differentiates it."""
+"""A function that a client applies to its batch loss before differentiating it."""
 
 Part = Literal["train", "test", "validation"]
 Precision = Literal["float32", "tf32", "bfloat16"]
-"""Of the layers' products; everything else is computed in float32 or more."""
+"""The precision of the layers' products; everything else is computed in float32 or more."""
 
 TEST_BATCH = 100
-"""Samples of one client that a model with BatchNorm is evaluated on at a time."""
+"""The batch size per client when a model with BatchNorm is evaluated."""
 
 BatchNorm = Literal["batch", "running", "recalibrated"]
-"""With which statistics a model with BatchNorm is evaluated: those of the batch at hand (of 100 samples of one
-client, shuffled); the running ones, which clients keep and the server averages; or those of the model in question,
-computed anew on the clients' training data."""
+"""The statistics that a model with BatchNorm is evaluated with: those of the current batch (100 shuffled samples of one
+client); the running ones, which clients keep and the server averages; or statistics recomputed for the model on the
+clients' training data."""
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ class LocalWork:
 
 
 class Sent(NamedTuple):
-    """What k clients of every seed send back.
+    """The replies of k clients of every seed.
 
     Examples:
         >>> sent = eq.federated.Sent(
@@ -92,7 +92,7 @@ class Sent(NamedTuple):
     mean: Tensor
     """The mean of all batch losses, each taken before its step, (S, k)."""
     first: Tensor
-    """The first batch loss: that of the model they received, (S, k)."""
+    """The first batch loss, that of the received model, (S, k)."""
     probed: Tensor | None
     """The mean, over the steps, of the loss on their validation samples before the step, (S, k)."""
 
@@ -112,13 +112,13 @@ class Evaluation(NamedTuple):
     losses: Tensor
     """Mean cross entropy, (S, m)."""
     correct: Tensor
-    """Samples classified rightly, (S, m)."""
+    """Correctly classified samples, (S, m)."""
     counts: Tensor
     """Samples, (S, m)."""
 
 
 class Engine(Protocol):
-    """Runs the clients' work. Two engines differ in speed and rounding only.
+    """Runs the clients' work. Engines differ only in speed and rounding.
 
     Examples:
         >>> task = eq.federated.Task(rounds=1, work=eq.federated.LocalWork(epochs=1))
@@ -142,11 +142,11 @@ class Engine(Protocol):
         Args:
             params: The server's model of every seed, (S, ...).
             buffers: Its buffers, (S, ...).
-            clients: Who works, indices (S, k); None is everyone.
-            batches: Which samples each of them sees in each step, (S, k, steps, batch), −1 where a batch is
-                shorter; None is all samples in every step.
-            transform: What is differentiated instead of the batch loss.
-            probe: Whether the validation loss is wanted along the way.
+            clients: The clients that work, indices (S, k); None is everyone.
+            batches: The samples of each client in each step, (S, k, steps, batch), −1 where a batch is shorter; None is
+                all samples in every step.
+            transform: Applied to the batch loss before differentiating it.
+            probe: Whether to measure the validation loss before every step.
         """
         ...
 
@@ -154,7 +154,7 @@ class Engine(Protocol):
         """Models on the samples of every client.
 
         Args:
-            params: The server's model (S, ...), or, with `own`, one of every client's own, (S, m, ...).
+            params: The server's model (S, ...), or, with `own`, one model per client, (S, m, ...).
             buffers: Running statistics of the same leading shape.
             part: Which samples.
             own: Whether every client has its own model.
@@ -165,14 +165,14 @@ class Engine(Protocol):
 def draw_batches(
     work: LocalWork, counts: Tensor, clients: Tensor | None, seeds: Sequence[int], round_: int
 ) -> Tensor | None:
-    """The batches of a round: every epoch a new order of every client's samples.
+    """The batches of a round: every client's samples in a new order in every epoch.
 
-    The draw depends on the seed and the round alone, so that a run which was interrupted goes on as if it had not been.
+    The draw depends only on the seed and the round, so a resumed run is the same as an uninterrupted one.
 
     Args:
         work: How the clients work.
         counts: Samples of every client, (S, m), on the CPU.
-        clients: Who works, indices (S, k) on the CPU; None is everyone.
+        clients: The clients that work, indices (S, k) on the CPU; None is everyone.
         seeds: One per row.
         round_: t.
 
@@ -199,7 +199,7 @@ def draw_batches(
 
 @contextmanager
 def layer_products(precision: Precision, device: torch.device) -> Iterator[None]:
-    """Within, products of float32 matrices have this precision, forward and backward; outside it nothing changes."""
+    """A context in which products of float32 matrices have this precision, forward and backward."""
     if device.type != "cuda":
         yield
         return
@@ -215,12 +215,12 @@ def layer_products(precision: Precision, device: torch.device) -> Iterator[None]
 
 
 def casting(precision: Precision, device: torch.device) -> torch.autocast:
-    """Within, a forward pass multiplies in bfloat16 if that is the precision."""
+    """A context in which a forward pass multiplies in bfloat16 if that is the precision."""
     return torch.autocast(device.type, torch.bfloat16, enabled=precision == "bfloat16")
 
 
 def shuffled(count: int, seed: int, client: int) -> Tensor:
-    """A client's samples in an order that depends on seed and client alone, so that batches mix classes."""
+    """A client's samples in an order that depends only on seed and client, so that batches mix classes."""
     return torch.randperm(count, generator=torch.Generator().manual_seed(1_000_003 * seed + client))
 
 
@@ -231,10 +231,10 @@ def replay_steps(graph: torch.cuda.CUDAGraph, plan: Tensor, index: Tensor, found
         graph: Reads `index` and writes `found`.
         plan: The batches.
         index: (N, batch).
-        found: What is to be kept of every step, (N,) each.
+        found: The outputs of a step, (N,) each.
 
     Returns:
-        What was found, (steps, N) each.
+        The outputs of all steps, (steps, N) each.
     """
     kept = [torch.empty(plan.shape[1], *t.shape, dtype=t.dtype, device=t.device) for t in found]
     for step in range(plan.shape[1]):

@@ -1,4 +1,4 @@
-"""What the weightings on gradients share: one step restricted to the objectives that are present."""
+"""Shared by gradient-based weightings: one step restricted to the objectives that are present."""
 
 from typing import Literal, NamedTuple
 
@@ -17,7 +17,7 @@ Target = Literal["inverse", "direct"]
 
 
 class Local(NamedTuple):
-    """What a weighting on gradients sees of one step: finite throughout, and 0 where absent."""
+    """The input of a gradient-based weighting in one step: all finite, and 0 where absent."""
 
     losses: Tensor
     """(f − z)/π, (*B, m)."""
@@ -26,9 +26,9 @@ class Local(NamedTuple):
     gramian: Tensor
     """K = JJᵀ of the objectives f/π, (*B, m, m)."""
     present: Tensor
-    """Which objectives take part, (*B, m); never none."""
+    """Which objectives take part, (*B, m); at least one."""
     valid: Tensor
-    """Whether the above were observed; made up where a value was not finite or no objective present. (*B, 1)."""
+    """False where the above are placeholders: a value was not finite or no objective present, (*B, 1)."""
     scale: Tensor
     """1/π, by which losses and gradients are multiplied, (*B, m)."""
     precision: float
@@ -42,7 +42,7 @@ class Local(NamedTuple):
 
 
 def restrict(seen: Seen) -> Local:
-    """What is seen of the objectives that are present, each divided by its probability of being so."""
+    """Restrict a step to the objectives that are present, each divided by its inclusion probability."""
     w = seen.w
     present = torch.ones_like(w, dtype=torch.bool) if seen.present is None else seen.present
     scale = present.to(w) if seen.inclusion is None else torch.where(present, 1.0 / seen.inclusion, 0.0)
@@ -62,7 +62,7 @@ def restrict(seen: Seen) -> Local:
 
 
 def ray(weight: Tensor, target: Target, present: Tensor) -> Tensor:
-    """The unit vector along which a preference w wants the losses, 0 where absent, shape (*B, m).
+    """The unit vector that a preference w asks the losses to lie along, 0 where absent, shape (*B, m).
 
     For "inverse" that is 1/w; a zero in w gives the axis, not an infinite ray.
     """
