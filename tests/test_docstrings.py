@@ -29,6 +29,7 @@ MODULES = {
     "equipoise.flower": "flwr",
     "equipoise.metrics": None,
     "equipoise.minnorm": None,
+    "equipoise.pareto": None,
     "equipoise.preference": None,
     "equipoise.problems": None,
     "equipoise.registry": None,

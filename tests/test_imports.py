@@ -20,12 +20,13 @@ LAYERS = [
     {"weighting", "conversion", "problems", "metrics"},
     {"registry", "datasets"},
     {"solver", "train", "federated", "plugins"},
+    {"pareto"},
     {"flower", "experiments"},
     {"cli"},
     {"__main__"},
 ]
 LAYER = {part: number for number, parts in enumerate(LAYERS) for part in parts}
-CORE = {part for parts in LAYERS[:7] for part in parts} | {"equipoise"}
+CORE = {part for parts in LAYERS[:8] for part in parts} | {"equipoise"}
 # Modules for users of an extra, which nothing else imports.
 FOR_AN_EXTRA = {
     "equipoise.train.lightning": {"lightning"},
