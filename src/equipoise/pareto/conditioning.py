@@ -17,6 +17,7 @@ from equipoise.registry import nearest
 
 __all__ = ["Conditioned", "conditioned"]
 
+Kind = Literal["film", "low-rank", "hyper"]
 Weights = Tensor | Sequence[float] | Sequence[Sequence[float]] | Mapping[str, float]
 _FLOOR = 1e-3
 """Added to a weight before its logarithm: preferences nearer to a corner than this look alike to the logarithm."""
@@ -26,8 +27,8 @@ def conditioned(
     model: nn.Module,
     objectives: int | Sequence[str],
     *,
-    layers: str | Sequence[str] | None = None,
-    kind: Literal["film", "low-rank", "hyper"] = "film",
+    layers: str | Sequence[str] | Mapping[str, Kind] | None = None,
+    kind: Kind = "film",
     rank: int = 4,
     width: int = 32,
 ) -> "Conditioned":
@@ -50,8 +51,8 @@ def conditioned(
             returned. Call this before the optimizer, DDP or `torch.compile` see the model.
         objectives: How many, or their names.
         layers: Names or patterns (`"trunk.*"`) of the layers that get an adapter; by default all linear and convolution
-            layers.
-        kind: Of the adapters.
+            layers. A mapping gives each its own kind: `{"trunk.*": "film", "heads.*": "low-rank"}`.
+        kind: Of the adapters, unless `layers` says it.
         rank: For `"low-rank"`.
         width: Entries of the code.
 
@@ -77,16 +78,15 @@ def conditioned(
         ValueError: preference must be given in every call, as in model(x, preference=w); found none
     """
     require(isinstance(model, nn.Module), "model must be an nn.Module", type(model).__name__)
-    require(kind in KINDS, f"kind must be one of {', '.join(map(repr, KINDS))}", repr(kind))
     require(rank >= 1, "rank must be at least 1", rank)
     require(width >= 1, "width must be at least 1", width)
     m, names = _objectives(objectives)
     _check_not_compiled(model)
-    chosen = _choose(model, layers)
-    for name, layer in chosen.items():
+    adapters = {}
+    for name, (layer, one) in _choose(model, layers, kind).items():
         require(
-            KINDS[kind].fits(layer),
-            f"kind={kind!r} must be used on {KINDS[kind].only}; choose kind='film' or other layers",
+            KINDS[one].fits(layer),
+            f"kind={one!r} must be used on {KINDS[one].only}; choose kind='film' or other layers",
             f"{_shown(name)}, {layer}",
         )
         require(
@@ -94,10 +94,9 @@ def conditioned(
             "model must not be conditioned twice",
             f"an adapter beside {_shown(name)}",
         )
-    first = next(iter(chosen.values())).weight
-    code = Code(m, width).to(first.device, first.dtype)
-    adapters = {name: KINDS[kind](layer, width, rank) for name, layer in chosen.items()}
-    return Conditioned(model, code, names, adapters)
+        adapters[name] = KINDS[one](layer, width, rank)
+    like = next(p for one in adapters.values() for p in one.parameters())
+    return Conditioned(model, Code(m, width).to(like.device, like.dtype), names, adapters)
 
 
 class _Now(threading.local):
@@ -330,29 +329,44 @@ def _check_not_compiled(model: nn.Module) -> None:
         )
 
 
-def _choose(model: nn.Module, layers: str | Sequence[str] | None) -> dict[str, Any]:
-    """The layers by name, in the model's order."""
+def _choose(
+    model: nn.Module, layers: str | Sequence[str] | Mapping[str, Kind] | None, kind: Kind
+) -> dict[str, tuple[Any, Kind]]:
+    """The layers by name, in the model's order, each with the kind of its adapter."""
     modules = dict(model.named_modules())
-    fit = {name: module for name, module in modules.items() if can_be_conditioned(module)}
+    fit = [name for name, module in modules.items() if can_be_conditioned(module)]
     require(bool(fit), "model must have a linear or convolution layer", lambda: type(model).__name__)
-    if layers is None:
-        return fit
-    asked = [layers] if isinstance(layers, str) else list(layers)
-    require(bool(asked), "layers must name at least one layer, or be None for all", asked)
-    chosen: set[str] = set()
-    for one in asked:
-        if one in modules:
-            kind = type(modules[one]).__name__
-            hint = f"; its layers are {one}.*" if any(name.startswith(f"{one}.") for name in fit) else ""
-            require(one in fit, f"layers must be linear or convolution layers{hint}", f"{_shown(one)}, a {kind}")
-        matching = {one} & fit.keys() or {name for name in fit if fnmatchcase(name, one)}
-        if not matching:
-            near = nearest(one, fit) or ", ".join(map(_shown, fit))
-            raise UnknownNameError(
-                f"layers must be names or patterns of linear or convolution layers; found {one!r}; nearest: {near}"
-            )
-        chosen |= matching
-    return {name: module for name, module in fit.items() if name in chosen}
+    chosen: dict[str, Kind] = {}
+    for pattern, one in _asked(layers, kind).items():
+        require(one in KINDS, f"kind must be one of {', '.join(map(repr, KINDS))}", repr(one))
+        for name in _matching(pattern, modules, fit):
+            clash = chosen.setdefault(name, one) != one
+            require(not clash, "layers must give each layer one kind", f"{chosen[name]!r} and {one!r} for {name!r}")
+    return {name: (modules[name], chosen[name]) for name in fit if name in chosen}
+
+
+def _asked(layers: str | Sequence[str] | Mapping[str, Kind] | None, kind: Kind) -> Mapping[str, Kind]:
+    """Patterns with their kinds."""
+    if isinstance(layers, Mapping):
+        asked = layers
+    else:
+        asked = dict.fromkeys(["*"] if layers is None else [layers] if isinstance(layers, str) else layers, kind)
+    require(bool(asked), "layers must name at least one layer, or be None for all", layers)
+    return asked
+
+
+def _matching(pattern: str, modules: Mapping[str, nn.Module], fit: Sequence[str]) -> list[str]:
+    """The layers that a name or a pattern means."""
+    if pattern in modules:
+        inside = any(name.startswith(f"{pattern}.") for name in fit)
+        rule = f"layers must be linear or convolution layers{f'; its layers are {pattern}.*' if inside else ''}"
+        require(pattern in fit, rule, f"{_shown(pattern)}, a {type(modules[pattern]).__name__}")
+        return [pattern]
+    if found := [name for name in fit if fnmatchcase(name, pattern)]:
+        return found
+    near = nearest(pattern, fit) or ", ".join(map(_shown, fit))
+    rule = "layers must be names or patterns of linear or convolution layers"
+    raise UnknownNameError(f"{rule}; found {pattern!r}; nearest: {near}")
 
 
 def _shown(name: str) -> str:
