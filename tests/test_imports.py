@@ -10,7 +10,7 @@ import pytest
 import equipoise
 
 ROOT = Path(equipoise.__file__).parent
-# simplex, preference ← weighting, conversion ← solver, train, federated ← flower, experiments ← cli.
+# simplex, preference ← weighting, conversion ← solver, train, federated ← pareto ← flower, experiments ← cli.
 # A part may import from the layers before its own, and from itself.
 LAYERS = [
     {"errors", "host"},

@@ -5,6 +5,7 @@ from equipoise import (
     federated,
     identity,
     metrics,
+    pareto,
     plugins,
     preference,
     problems,
@@ -18,7 +19,7 @@ from equipoise.conversion import Adaptive, Average, Conversion, Last, Suffix
 from equipoise.errors import DamagedFileError, EquipoiseError, NonFiniteLossError, StateMismatchError, StoreError
 from equipoise.experiments.compare import compare
 from equipoise.experiments.tabular import results
-from equipoise.pareto import conditioned
+from equipoise.pareto import ParetoSet, conditioned
 from equipoise.registry import Method, default, group_dro, methods
 from equipoise.simplex import Box, Entropic, Euclidean, PNorm
 from equipoise.solver import Run, Solution, solve, solve_many
@@ -105,6 +106,7 @@ __all__ = [
     "NonFiniteLossError",
     "PCGrad",
     "PNorm",
+    "ParetoSet",
     "PropFair",
     "RandomWeights",
     "Relative",
@@ -129,6 +131,7 @@ __all__ = [
     "identity",
     "methods",
     "metrics",
+    "pareto",
     "payoff",
     "plugins",
     "preference",

@@ -5,6 +5,7 @@ import io
 import os
 import pickle
 import threading
+from typing import Any
 
 import pytest
 import torch
@@ -123,7 +124,7 @@ def test_merged_weights_do_the_same(kind, name):
 
 
 def test_film_by_hand():
-    model = eq.conditioned(nn.Linear(1, 1, bias=False), 2, width=1)
+    model: Any = eq.conditioned(nn.Linear(1, 1, bias=False), 2, width=1)
     with torch.no_grad():
         model.model.weight.fill_(3.0)
         head = model.adapters["/"].head
@@ -133,7 +134,7 @@ def test_film_by_hand():
 
 
 def test_low_rank_by_hand():
-    model = eq.conditioned(nn.Linear(2, 2, bias=False), 2, kind="low-rank", rank=1, width=3)
+    model: Any = eq.conditioned(nn.Linear(2, 2, bias=False), 2, kind="low-rank", rank=1, width=3)
     adapter = model.adapters["/"]
     with torch.no_grad():
         model.model.weight.copy_(torch.eye(2))
@@ -228,6 +229,7 @@ def test_a_gradient_with_respect_to_the_preference():
     model, x = make("mlp", "film")
     w = W.clone().requires_grad_()
     model(x, preference=w).sum().backward()
+    assert w.grad is not None
     assert w.grad.abs().sum() > 0
 
 
@@ -317,7 +319,8 @@ def test_in_ddp():
     model, x = make("lenet", "film")
     expected = model(x, preference=each(6))
     os.environ.setdefault("MASTER_ADDR", "127.0.0.1")
-    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    store = dist.HashStore()  # type: ignore[attr-defined]
+    dist.init_process_group("gloo", store=store, rank=0, world_size=1)
     try:
         parallel = nn.parallel.DistributedDataParallel(model)
         found = parallel(x, preference=each(6))
@@ -474,6 +477,16 @@ def test_layers_by_name_and_pattern(layers, expected):
     assert list(model.adapters) == expected
 
 
+def test_each_layer_its_own_kind():
+    kinds = {"trunk.*": "film", "heads.1": "hyper", "heads.0": "low-rank"}
+    model, x = make("lenet", "film", layers=kinds)
+    found = {name: type(adapter).__name__ for name, adapter in model.adapters.items()}
+    assert list(found.values()) == ["Film", "Film", "Film", "LowRank", "Hyper"]
+    w = each(6)
+    loop = torch.cat([model(one[None], preference=v) for one, v in zip(x, w, strict=True)])
+    torch.testing.assert_close(model(x, preference=w), loop, atol=1e-5, rtol=1e-5)
+
+
 @pytest.mark.parametrize(
     ("kwargs", "message"),
     [
@@ -484,6 +497,8 @@ def test_layers_by_name_and_pattern(layers, expected):
         ({"layers": "tail.*"}, "found 'tail"),
         ({"layers": "trunk.1"}, "must be linear or convolution layers; found 'trunk.1', a BatchNorm2d"),
         ({"layers": "trunk"}, r"its layers are trunk\.\*; found 'trunk', a Sequential"),
+        ({"layers": {"heads.*": "film", "heads.0": "hyper"}}, "one kind; found 'film' and 'hyper' for 'heads.0'"),
+        ({"layers": {"heads.*": "lora"}}, "kind must be one of 'film', 'low-rank', 'hyper'; found 'lora'"),
         ({"layers": []}, "layers must name at least one layer"),
         ({"kind": "lora"}, "kind must be one of 'film', 'low-rank', 'hyper'; found 'lora'"),
         ({"rank": 0}, "rank must be at least 1; found 0"),
@@ -508,7 +523,7 @@ def test_layers_that_an_adapter_does_not_fit():
     with pytest.raises(ValueError, match=r"call the model once on a batch before conditioning it; found LazyLinear"):
         eq.conditioned(nn.LazyLinear(3), 2)
     with pytest.raises(ValueError, match=r"model must be an nn.Module; found list"):
-        eq.conditioned([nn.Linear(1, 1)], 2)
+        eq.conditioned([nn.Linear(1, 1)], 2)  # type: ignore[arg-type]
 
 
 def test_a_model_is_conditioned_once_and_first():
@@ -516,7 +531,7 @@ def test_a_model_is_conditioned_once_and_first():
     with pytest.raises(ValueError, match=r"model must not be conditioned twice; found an adapter beside 'model.0'"):
         eq.conditioned(model, 2)
     with pytest.raises(ValueError, match=r"before it is compiled.*found OptimizedModule at the model itself"):
-        eq.conditioned(torch.compile(mlp(), backend="eager"), 2)
+        eq.conditioned(torch.compile(mlp(), backend="eager"), 2)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,23 @@
-"""One model for every trade-off: a model that takes the preference as an input."""
+"""One model for every trade-off: Pareto set learning with a dual state that is a function of the preference."""
 
 from equipoise.pareto.conditioning import Conditioned, conditioned
+from equipoise.pareto.draws import spread_uniform
+from equipoise.pareto.duals import Mesh, NodeDuals, NodeState, node_means
+from equipoise.pareto.front import Front
+from equipoise.pareto.pareto_set import ParetoSet
+from equipoise.pareto.solve_set import PreferenceNetwork, SetSolution, solve_set
 
-__all__ = ["Conditioned", "conditioned"]
+__all__ = [
+    "Conditioned",
+    "Front",
+    "Mesh",
+    "NodeDuals",
+    "NodeState",
+    "ParetoSet",
+    "PreferenceNetwork",
+    "SetSolution",
+    "conditioned",
+    "node_means",
+    "solve_set",
+    "spread_uniform",
+]

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -118,6 +118,8 @@ class MultiObjective:
         1.5
     """
 
+    _kind: ClassVar[type[Run]] = Run
+
     @inputs.show_call
     def __init__(
         self,
@@ -163,7 +165,7 @@ class MultiObjective:
             slots = open_slots(store, start, chosen.conversion.copies or 0)
             archive = Archive(chosen.conversion, start, w, slots, device, on_store_error)
             course = Course(every, check, on_nonfinite == "skip", process_group)
-            self._run = Run(params, wish._replace(w=w), chosen.weighting, measure, archive, course, device)
+            self._run = self._kind(params, wish._replace(w=w), chosen.weighting, measure, archive, course, device)
         if optimizer is not None:
             self._run.attached = attach(self._run, optimizer)
 

@@ -1,0 +1,77 @@
+"""Fresh preferences for every step, spread evenly, the same for the same seed."""
+
+from collections.abc import Callable
+from typing import TypeAlias
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from equipoise import preference as preferences
+from equipoise.errors import require
+
+__all__ = ["Distribution", "draw_preferences", "spread_uniform"]
+
+Distribution: TypeAlias = Callable[[int, torch.Generator], Tensor]
+"""Draws n preferences (n, m) by a generator."""
+
+
+def spread_uniform(n: int, m: int, generator: torch.Generator) -> Tensor:
+    """Preferences (n, m), each uniform on the simplex (Dirichlet(1, …, 1)), together spread evenly over it.
+
+    For two objectives there is one in each of n intervals of equal length. For more, the points of a Kronecker sequence
+    are shifted at random, and each is mapped to the simplex by breaking a stick. Rows come in random order.
+
+    Args:
+        n: How many.
+        m: Objectives.
+        generator: On the CPU.
+
+    Examples:
+        >>> w = eq.pareto.spread_uniform(4, 2, torch.Generator().manual_seed(0))
+        >>> sorted((4 * w[:, 0]).floor().tolist())  # one in each quarter
+        [0.0, 1.0, 2.0, 3.0]
+    """
+    d, index = m - 1, torch.arange(n, dtype=torch.float64).unsqueeze(-1)
+    if d == 1:
+        u = (index + torch.rand(n, 1, generator=generator, dtype=torch.float64)) / max(n, 1)
+    else:
+        # The root of xᵈ⁺¹ = x + 1 gives the steps that fill a cube most evenly (the golden ratio for d = 1).
+        root = 2.0
+        for _ in range(64):
+            root = (1.0 + root) ** (1.0 / (d + 1))
+        steps = root ** -torch.arange(1, d + 1, dtype=torch.float64)
+        u = (index * steps + torch.rand(1, d, generator=generator, dtype=torch.float64)) % 1.0
+    left, parts = torch.ones(n, dtype=torch.float64), []
+    for k in range(d):
+        # Of what is left of the stick a part is broken off; with q parts to come it is Beta(1, q).
+        kept = (1.0 - u[:, k]) ** (1.0 / (d - k))
+        parts.append(left * (1.0 - kept))
+        left = left * kept
+    w = torch.stack([*parts, left], -1)
+    return w[torch.randperm(n, generator=generator)]
+
+
+def draw_preferences(
+    n: int, m: int, margin: float, distribution: Distribution | None, key: tuple[int, int, int]
+) -> Tensor:
+    """Preferences (n, m) with entries of at least `margin`, float64, on the CPU.
+
+    Args:
+        n: How many.
+        m: Objectives.
+        margin: The smallest entry: what is drawn is shrunk to {w_i ≥ margin}.
+        distribution: Where from; None: `spread_uniform`.
+        key: Seed, rank and number of the draw; it alone decides what is drawn.
+
+    Raises:
+        ValueError: If the distribution gives anything but n preferences of m objectives.
+    """
+    numbers = np.random.SeedSequence(key).generate_state(1, np.uint64)
+    generator = torch.Generator().manual_seed(int(numbers[0]) >> 1)
+    if distribution is None:
+        w = spread_uniform(n, m, generator)
+    else:
+        w = preferences.validate(distribution(n, generator), m).detach().to("cpu", torch.float64)
+        require(w.shape == (n, m), f"draw must give preferences of shape ({n}, {m})", tuple(w.shape))
+    return margin + (1.0 - m * margin) * w

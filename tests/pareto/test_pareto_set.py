@@ -1,0 +1,324 @@
+"""One model for every trade-off, in one's own training loop."""
+
+import copy
+import io
+
+import pytest
+import torch
+from torch import nn
+
+import equipoise as eq
+from equipoise.errors import IdealPointWarning
+
+
+class Point(nn.Module):
+    """x(w) by a small network, with the two losses x² and (x − 2)²."""
+
+    def __init__(self, seed: int = 0) -> None:
+        super().__init__()
+        torch.manual_seed(seed)
+        self.net = nn.Sequential(nn.Linear(2, 16), nn.Tanh(), nn.Linear(16, 1))
+
+    def forward(self, w: torch.Tensor) -> torch.Tensor:
+        x = self.net(w)
+        return torch.cat([x**2, (x - 2) ** 2], -1)
+
+
+def make(start: int = 0, **settings) -> tuple[Point, torch.optim.Optimizer, eq.ParetoSet]:
+    model = Point(start)
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+    return model, optimizer, eq.ParetoSet(model, optimizer, 2, **{"nodes": 8, "margin": 0.05, **settings})
+
+
+def train(model, optimizer, pareto, steps: int, rows: int = 16) -> None:
+    for _ in range(steps):
+        pareto(model(pareto.draw(rows))).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+def test_every_ray_is_met():
+    model, optimizer, pareto = make()
+    train(model, optimizer, pareto, 400)
+    model.load_state_dict(pareto.solution())
+    w = torch.tensor([[0.2, 0.8], [0.4, 0.6], [0.5, 0.5], [0.7, 0.3]])
+    exact = 2 * w[:, 1].sqrt() / (w[:, 0].sqrt() + w[:, 1].sqrt())  # √w₁ x = √w₂ (2 − x)
+    torch.testing.assert_close(model.net(w).squeeze(-1), exact, rtol=0.05, atol=0)
+
+
+def test_a_short_run_learns_the_front_of_vlmop2():
+    front = eq.pareto.solve_set(eq.problems.VLMOP2(), steps=400).front
+    exact = eq.problems.VLMOP2().solution(front.preferences)
+    assert front.imbalance.median() < 0.1
+    assert (front.tch / eq.metrics.tch(exact, front.preferences)).median() < 1.03
+
+
+def test_noise_does_not_bias_it():
+    """A Tchebycheff loss of noisy measurements is off by tens of percent: its maximum is that of the noise."""
+    front = eq.pareto.solve_set(eq.problems.VLMOP2(), steps=600, noise=0.2).front
+    assert front.imbalance.median() < 0.1
+
+
+def test_the_first_scalar_is_the_weighted_sum():
+    model, _, pareto = make()
+    w = pareto.draw(5)
+    f = model(w)
+    torch.testing.assert_close(pareto(f), (w * f).sum(-1).mean())
+
+
+def test_scalar_and_gains_by_hand():
+    """Two nodes at (0.1, 0.9) and (0.9, 0.1), λ set by hand."""
+    model, optimizer, pareto = make(nodes=2, margin=0.1, method=(eq.OMD(step_size=0.5, mirror=eq.Entropic()), eq.Last()))
+    x = next(iter(model.parameters()))
+    f = torch.tensor([[20.0, 0.0], [4.0, 4.0]]) + 0 * x.sum()
+    w = torch.tensor([[0.1, 0.9], [0.5, 0.5]])
+    pareto(f, w).backward()
+    optimizer.step()
+    # Gains (2, 0) and (2, 2); the first node has 1 and ½ of them, the second ½: means (2, ⅔) and (2, 2).
+    left = torch.tensor([2.0, 2 / 3]).mul(0.5).softmax(-1)
+    torch.testing.assert_close(pareto.node_duals.float(), torch.stack([left, torch.tensor([0.5, 0.5])]))
+    optimizer.zero_grad()
+    middle = pareto.duals([0.5, 0.5])
+    torch.testing.assert_close(middle.float(), (left + 0.5) / 2)
+    expected = (2 * pareto.duals(w).float() * w * f).sum(-1).mean()
+    torch.testing.assert_close(pareto(f, w), expected)
+
+
+def test_units_and_ideal_point():
+    model, _, pareto = make(units=[2.0, 1.0], ideal=[1.0, 0.0], nodes=2)
+    w = pareto.draw(3)
+    f = model(w) + 2
+    torch.testing.assert_close(
+        pareto(f), (w * (f - torch.tensor([1.0, 0.0])) / torch.tensor([2.0, 1.0])).sum(-1).mean()
+    )
+
+
+def test_counts_leave_losses_out():
+    model, _, pareto = make()
+    w = pareto.draw(4)
+    f = model(w)
+    counts = torch.tensor([[1.0, 0.0], [1.0, 1.0], [0.0, 1.0], [1.0, 0.0]])
+    spoilt = torch.where(counts > 0, f, torch.nan)
+    expected = ((w * f * counts).sum(0) / counts.sum(0)).sum()
+    torch.testing.assert_close(pareto(spoilt, counts=counts), expected)
+
+
+def test_losses_by_name_and_in_a_list():
+    model = Point()
+    pareto = eq.ParetoSet(model, None, ["a", "b"], nodes=4)
+    w = torch.tensor([[0.2, 0.8], [0.5, 0.5]])
+    f = model(w)
+    by_name = pareto({"b": f[:, 1], "a": f[:, 0]}, w)
+    in_a_list = eq.ParetoSet(model, None, 2, nodes=4)([f[:, 0], f[:, 1]], w)
+    assert torch.equal(by_name, in_a_list)
+    assert "weighted/a" in pareto.metrics()
+
+
+def test_accumulation_is_one_step_with_the_rows_of_all_calls():
+    results = []
+    for parts in (1, 2):
+        model, optimizer, pareto = make(method=(eq.SelfTuned(), eq.Last()))
+        for _ in range(3):
+            w = torch.linspace(0.05, 0.95, 16)
+            w = torch.stack([w, 1 - w], -1)
+            for part in w.chunk(parts):
+                (pareto(model(part), part) / parts).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        assert pareto.step == 3
+        results.append(pareto.node_duals)
+    torch.testing.assert_close(results[0], results[1], rtol=1e-4, atol=1e-5)
+
+
+def test_a_step_that_is_skipped_leaves_lambda_alone():
+    model, optimizer, pareto = make()
+    train(model, optimizer, pareto, 3)
+    before = pareto.node_duals
+    pareto(model(pareto.draw(16))).backward()
+    optimizer.zero_grad()
+    assert torch.equal(pareto.node_duals, before)
+    assert pareto.step == 3
+
+
+def test_it_resumes_bit_for_bit():
+    model, optimizer, pareto = make(start=1)
+    train(model, optimizer, pareto, 20)
+    file = io.BytesIO()
+    saved = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "pareto": pareto.state_dict()}
+    torch.save(saved, file)
+    train(model, optimizer, pareto, 20)
+
+    other, second, again = make(start=2)
+    file.seek(0)
+    loaded = torch.load(file, weights_only=True)
+    other.load_state_dict(loaded["model"])
+    second.load_state_dict(loaded["optimizer"])
+    again.load_state_dict(loaded["pareto"])
+    train(other, second, again, 20)
+    assert again.step == pareto.step == 40
+    assert torch.equal(pareto.node_duals, again.node_duals)
+    found = again.solution()
+    assert all(torch.equal(x, found[name]) for name, x in pareto.solution().items())
+    assert torch.equal(pareto.draw(4), again.draw(4))
+
+
+def test_a_checkpoint_of_another_configuration_is_refused():
+    state = make()[2].state_dict()
+    for settings in ({"nodes": 9}, {"margin": 0.1}, {"seed": 3}, {"method": (eq.OMD(), eq.Last())}, {"ideal": -1.0}):
+        _, _, other = make(**settings)
+        with pytest.raises(eq.StateMismatchError, match="checkpoint belongs to another configuration"):
+            other.load_state_dict(state)
+    _, _, pareto = make()
+    with pytest.raises(eq.StateMismatchError, match="checkpoint must have the entries"):
+        pareto.load_state_dict({"drawn": 1})
+    with pytest.raises(eq.StateMismatchError, match="checkpoint must have drawn"):
+        pareto.load_state_dict({**state, "drawn": -1})
+
+
+def test_losses_that_are_not_finite_are_refused_before_the_step():
+    model, optimizer, pareto = make()
+    train(model, optimizer, pareto, 2)
+    before, duals = copy.deepcopy(model.state_dict()), pareto.node_duals
+    w = torch.tensor([[0.25, 0.75], [0.5, 0.5]])
+    f = model(w) + torch.tensor([[0.0, 0.0], [torch.inf, 0.0]])
+    with pytest.raises(eq.NonFiniteLossError, match=r"found inf for objective 0 at w = \(0.5, 0.5\) in step 3"):
+        pareto(f, w)
+    assert all(torch.equal(x, before[name]) for name, x in model.state_dict().items())
+    assert torch.equal(pareto.node_duals, duals)
+    train(model, optimizer, pareto, 2)
+    assert pareto.step == 4
+
+
+def test_losses_that_are_not_finite_can_be_skipped():
+    model, optimizer, pareto = make(on_nonfinite="skip")
+    train(model, optimizer, pareto, 2)
+    duals = pareto.node_duals
+    pareto(model(pareto.draw(4)) * torch.nan).backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    assert pareto.step == 2
+    assert torch.equal(pareto.node_duals, duals)
+
+
+def test_a_loss_below_the_ideal_point_is_noticed():
+    model, _, pareto = make()
+    with pytest.warns(IdealPointWarning, match="losses must not lie below the ideal point"):
+        pareto(model(pareto.draw(4)) - 10)
+
+
+MISUSE = {
+    "no draw": (lambda model, pareto: pareto(model(torch.full((1, 2), 0.5))), "must follow w = pareto.draw"),
+    "rows": (lambda model, pareto: pareto(model(pareto.draw(4))[:3]), r"shape \(4, 2\), one row per preference"),
+    "graph": (lambda model, pareto: pareto(model(pareto.draw(4)).detach()), "losses must require grad"),
+    "simplex": (
+        lambda model, pareto: pareto(model(torch.ones(1, 2)), torch.ones(1, 2)),
+        "preference must be non-negative and sum to 1; found sum 2.00",
+    ),
+    "one preference": (
+        lambda model, pareto: pareto(model(torch.full((1, 2), 0.5)), torch.full((2,), 0.5)),
+        r"preference must have shape \(n, m\); found \(2,\)",
+    ),
+    "n": (lambda _, pareto: pareto.draw(0), "n must be a whole number of at least 1; found 0"),
+    "names": (lambda model, pareto: pareto({"a": model(pareto.draw(1))[:, 0]}), "unless objectives= has names"),
+    "list": (lambda model, pareto: pareto([model(pareto.draw(2))[:, 0]]), "losses must have 2 entries"),
+    "counts": (
+        lambda model, pareto: pareto(model(pareto.draw(2)), counts=torch.ones(2)),
+        r"counts must have shape \(2, 2\)",
+    ),
+    "whole numbers": (lambda _, pareto: pareto(torch.ones(len(pareto.draw(2)), 2).long()), "floating-point"),
+    "front": (lambda _, pareto: pareto.front(lambda w: w[:, 0]), r"losses_of must give a tensor of shape"),
+}
+
+
+@pytest.mark.parametrize("case", MISUSE)
+def test_misuse_is_named(case: str):
+    model, _, pareto = make()
+    wrong, text = MISUSE[case]
+    with pytest.raises(ValueError, match=text):
+        wrong(model, pareto)
+
+
+def test_a_draw_is_used_once():
+    model, _, pareto = make()
+    w = pareto.draw(4)
+    pareto(model(w))
+    with pytest.raises(ValueError, match="no draw since the last call"):
+        pareto(model(w))
+
+
+@pytest.mark.parametrize(
+    ("settings", "text"),
+    [
+        ({"margin": 0.5}, "margin must lie in"),
+        ({"nodes": 1}, "nodes must be at least 2"),
+        ({"draw": "uniform"}, "draw must be a function"),
+        ({"seed": -1}, "seed must be a whole number"),
+        ({"units": "start"}, "units must be None or numbers"),
+        ({"method": "TCH"}, "method must have λ that is known before"),
+        ({"method": (eq.OMD(), eq.Suffix())}, "conversion must be Average"),
+    ],
+)
+def test_bad_settings_are_named(settings, text: str):
+    with pytest.raises(ValueError, match=text):
+        make(**settings)
+
+
+@pytest.mark.parametrize("objectives", [1, True, "ab", ["a"], ["a", "a"]])
+def test_bad_objectives_are_named(objectives):
+    with pytest.raises(ValueError, match="objectives must"):
+        eq.ParetoSet(Point(), None, objectives)
+
+
+def test_metrics_of_a_run():
+    model, optimizer, pareto = make()
+    found = pareto.metrics()
+    assert found["step"] == 0
+    assert found["nodes"] == 0.0
+    train(model, optimizer, pareto, 300)
+    found = pareto.metrics()
+    assert found["step"] == 300
+    assert found["nodes"] == 1.0
+    assert found["imbalance"] <= found["imbalance/largest"]
+    assert found["imbalance"] < 0.2
+    assert found["lambda/0"] + found["lambda/1"] == pytest.approx(1.0)
+    assert repr(pareto) == "ParetoSet(Point, SelfTuned, Average, objectives=2, nodes=8, margin=0.05, step=300)"
+
+
+def test_the_front_is_that_of_the_answer_and_the_model_stays_as_it_was():
+    model, optimizer, pareto = make()
+    train(model, optimizer, pareto, 100)
+    before = copy.deepcopy(model.state_dict())
+    front = pareto.front(model, 11)
+    assert all(torch.equal(x, before[name]) for name, x in model.state_dict().items())
+    assert model.training
+    model.load_state_dict(pareto.solution())
+    with torch.no_grad():
+        expected = model(front.preferences.float()).double()
+    torch.testing.assert_close(front.losses, expected)
+    assert front.preferences[0].tolist() == pytest.approx([0.05, 0.95])
+
+
+@pytest.mark.parametrize("m", [2, 3])
+def test_the_picture_can_be_drawn(m: int):
+    pytest.importorskip("matplotlib")
+    w = eq.preference.grid(6, m, 0.02)
+    losses = 3 + 2 * eq.preference.ray(w)
+    figure = eq.pareto.Front(w, losses, (losses - 3) / 2).plot()
+    left, right = figure.axes
+    assert right.get_ylabel() == "imbalance, %"
+    if m == 2:
+        start = {tuple(round(float(line.get_data()[i][0]), 6) for i in (0, 1)) for line in left.lines[:3]}
+        assert start == {(3.0, 3.0)}  # the rays begin in the ideal point
+    figure.savefig(io.BytesIO())
+
+
+def test_three_objectives():
+    found = eq.pareto.solve_set(eq.problems.DTLZ2(), steps=150, nodes=28)
+    assert found.front.losses.shape == (91, 3)
+    assert found.front.preferences.min() == pytest.approx(0.02 / 3)
+
+
+def test_a_preference_of_a_user_has_its_own_distribution():
+    model, _, _ = make()
+    pareto = eq.ParetoSet(model, None, 2, draw=lambda n, _: torch.full((n, 2), 0.5))
+    assert pareto.draw(3).tolist() == [[0.5, 0.5]] * 3
