@@ -2,6 +2,7 @@
 
 import itertools
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -106,7 +107,7 @@ def test_gains_with_counts_leave_absent_losses_out():
 
 
 @pytest.mark.parametrize("inner", [eq.SelfTuned(), eq.OMD(step_size=0.3), eq.OMD(mirror=eq.Euclidean())], ids=repr)
-def test_every_node_is_a_run_of_its_own(inner: eq.Weighting):
+def test_every_node_is_a_run_of_its_own(inner: eq.Weighting[Any]):
     """Oracle: K separate runs of the inner weighting, which see the gains of their node."""
     K, m, steps = 4, 3, 30
     draw = torch.Generator().manual_seed(3)

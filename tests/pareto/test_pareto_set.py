@@ -3,6 +3,7 @@
 import copy
 import io
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -55,7 +56,7 @@ def test_a_short_run_learns_the_front_of_vlmop2():
 
 def test_noise_does_not_bias_it():
     """A Tchebycheff loss of noisy measurements is off by tens of percent: its maximum is that of the noise."""
-    front = eq.pareto.solve_set(eq.problems.VLMOP2(), steps=600, noise=0.2).front
+    front = eq.pareto.solve_set(eq.problems.VLMOP2(), steps=400, noise=0.2).front
     assert front.imbalance.median() < 0.1
 
 
@@ -68,7 +69,9 @@ def test_the_first_scalar_is_the_weighted_sum():
 
 def test_scalar_and_gains_by_hand():
     """Two nodes at (0.1, 0.9) and (0.9, 0.1), λ set by hand."""
-    model, optimizer, pareto = make(nodes=2, margin=0.1, method=(eq.OMD(step_size=0.5, mirror=eq.Entropic()), eq.Last()))
+    model, optimizer, pareto = make(
+        nodes=2, margin=0.1, method=(eq.OMD(step_size=0.5, mirror=eq.Entropic()), eq.Last())
+    )
     x = next(iter(model.parameters()))
     f = torch.tensor([[20.0, 0.0], [4.0, 4.0]]) + 0 * x.sum()
     w = torch.tensor([[0.1, 0.9], [0.5, 0.5]])
@@ -288,9 +291,17 @@ def test_the_front_is_that_of_the_answer_and_the_model_stays_as_it_was():
     model, optimizer, pareto = make()
     train(model, optimizer, pareto, 100)
     before = copy.deepcopy(model.state_dict())
-    front = pareto.front(model, 11)
+    model.net[1].eval()
+    modes = []
+
+    def losses_of(w: torch.Tensor) -> torch.Tensor:
+        modes.append(model.training)
+        return model(w)
+
+    front = pareto.front(losses_of, 11)
     assert all(torch.equal(x, before[name]) for name, x in model.state_dict().items())
-    assert model.training
+    assert modes == [False]
+    assert [module.training for module in model.net] == [True, False, True]
     model.load_state_dict(pareto.solution())
     with torch.no_grad():
         expected = model(front.preferences.float()).double()
@@ -307,8 +318,8 @@ def test_the_picture_can_be_drawn(m: int):
     left, right = figure.axes
     assert right.get_ylabel() == "imbalance, %"
     if m == 2:
-        start = {tuple(round(float(line.get_data()[i][0]), 6) for i in (0, 1)) for line in left.lines[:3]}
-        assert start == {(3.0, 3.0)}  # the rays begin in the ideal point
+        for line in left.lines[:3]:  # the rays begin in the ideal point
+            assert np.asarray(line.get_xydata())[0].tolist() == pytest.approx([3.0, 3.0])
     figure.savefig(io.BytesIO())
 
 
@@ -322,3 +333,31 @@ def test_a_preference_of_a_user_has_its_own_distribution():
     model, _, _ = make()
     pareto = eq.ParetoSet(model, None, 2, draw=lambda n, _: torch.full((n, 2), 0.5))
     assert pareto.draw(3).tolist() == [[0.5, 0.5]] * 3
+
+
+def test_a_step_that_the_gradient_scaler_skips_leaves_lambda_alone():
+    model, optimizer, pareto = make(method=(eq.SelfTuned(youth=0), eq.Average(8)))
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0)
+    for step in range(6):
+        before = pareto.node_duals
+        with torch.autocast("cpu", torch.bfloat16):
+            losses = model(pareto.draw(16))
+        scaler.scale(pareto(losses)).backward()
+        if step == 4:
+            for p in model.parameters():
+                p.grad = torch.full_like(p, torch.inf)
+        scaler.step(optimizer)
+        scaler.update()
+        optimizer.zero_grad()
+        assert torch.equal(pareto.node_duals, before) == (step == 4)
+    assert pareto.step == 5
+    assert all(p.dtype == torch.float32 for p in pareto.solution().values())
+
+
+def test_a_checkpoint_stays_as_it_is_while_the_run_goes_on():
+    model, optimizer, pareto = make()
+    train(model, optimizer, pareto, 3)
+    saved = pareto.state_dict()
+    train(model, optimizer, pareto, 3)
+    assert saved["drawn"] == 3
+    assert saved["nodes"]["step"] == 3

@@ -58,6 +58,62 @@ def test_a_loss_that_rises_ends_youth():
     assert found[-1, 0] != 0.25
 
 
+def test_a_model_that_was_trained_before_is_not_young():
+    """If one of three losses still falls, by 10 %, λ is free after 50 steps; if all do, as from scratch, it is not."""
+    falls, stays, w = 1 - 0.025 * torch.arange(1.0, 61).log(), torch.ones(60), torch.full((3,), 1 / 3)
+    trained, scratch = (
+        run(eq.SelfTuned(), torch.stack([3 * others, falls, others], -1), w)[0][..., 0] for others in (stays, falls)
+    )
+    assert torch.allclose(trained[:50], torch.tensor(1 / 9))
+    assert trained[50:].min() > 0.12
+    assert torch.allclose(scratch, torch.tensor(1 / 9))
+
+
+# The brake -------------------------------------------------------------------------------------
+
+
+def alternating(steps: int) -> Tensor:
+    """Losses (steps, 2) of which the first is far the larger and goes up and down."""
+    return torch.stack([10.0 + (-1.0) ** torch.arange(steps), torch.full((steps,), 0.1)], -1).double()
+
+
+def test_losses_that_alternate_at_a_corner_halve_the_coefficients():
+    weighting = eq.SelfTuned(youth=0)
+    found, state = run(weighting, alternating(200), HALF)
+    assert torch.allclose(found.sum(-1)[:47], HALF[:1].double())  # 1 − 0.98⁴⁵ < 0.6: never before 46 turns
+    ratio = found.sum(-1)[1:] / found.sum(-1)[:-1]
+    cuts = (ratio < 0.9).nonzero().flatten()
+    assert cuts.diff().tolist() == [46, 46, 46]  # each takes the evidence of another 46 steps
+    assert torch.allclose(ratio[cuts], HALF[:1].double())
+    torch.testing.assert_close(weighting.foreseen(state, HALF), state.dual * state.brake / 2)
+
+
+def test_the_brake_is_released_and_never_below_its_least():
+    found, state = run(eq.SelfTuned(youth=0), alternating(2_000), HALF)
+    assert found.amax(-1).min().item() >= 0.5e-3
+    weighting, calm = eq.SelfTuned(youth=0), torch.tensor([10.0, 0.1], dtype=torch.float64)
+    for _ in range(3_500):
+        c, state = weighting.update(calm, state, HALF)
+    assert c.tolist() == [0.5, 0.0]
+
+
+def test_neither_noise_at_a_corner_nor_turns_elsewhere_brake():
+    noise = torch.randn(1_000, 2, generator=torch.Generator().manual_seed(1)).double()
+    _, noisy = run(eq.SelfTuned(youth=0), torch.tensor([10.0, 0.1]) * (1 + 0.05 * noise), HALF)
+    balanced = torch.stack([1 + 0.1 * (-1.0) ** torch.arange(1_000), torch.ones(1_000)], -1).double()
+    _, inner = run(eq.SelfTuned(youth=0), balanced, HALF)
+    assert noisy.used[0] > 0.9 > inner.used.max()
+    assert noisy.brake.item() == inner.brake.item() == 1.0
+
+
+def test_steps_too_long_for_one_objective_are_shortened():
+    """F4, an extreme preference and a rate of 0.1: without the brake the losses jump up and down for ever."""
+    problem, w = eq.problems.F4(), torch.tensor([[0.01, 0.99]], dtype=torch.float64)
+    losses = eq.solve(problem, w, seeds=(5, 6), steps=1_000, step_size=0.1).losses["solution"]
+    best = (w * problem.solution(w)).amax(-1)
+    assert ((w * losses).amax(-1) / best).max().item() < 1.1  # 7.1 without it
+
+
 # One run by numpy, a batch by torch ------------------------------------------------------------
 
 

@@ -5,7 +5,7 @@ from equipoise.pareto.draws import spread_uniform
 from equipoise.pareto.duals import Mesh, NodeDuals, NodeState, node_means
 from equipoise.pareto.front import Front
 from equipoise.pareto.pareto_set import ParetoSet
-from equipoise.pareto.solve_set import PreferenceNetwork, SetSolution, solve_set
+from equipoise.pareto.preference_network import PreferenceNetwork, SetSolution, solve_set
 
 __all__ = [
     "Conditioned",

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from equipoise import preference as preferences
 from equipoise.errors import require
-from equipoise.weighting.protocol import Seen, Weighting
+from equipoise.weighting.protocol import Seen, Weighting, duals
 
 __all__ = ["Mesh", "NodeDuals", "NodeState", "node_means"]
 
@@ -121,7 +121,13 @@ class Mesh:
 
 
 class NodeState(NamedTuple):
-    """Where the dual player stands at every node."""
+    """Where the dual player stands at every node.
+
+    Examples:
+        >>> state = eq.pareto.NodeDuals(eq.SelfTuned(), nodes=2).init(torch.ones(4))
+        >>> state.dual.tolist(), tuple(state.inner.dual.shape)
+        ([0.25, 0.25, 0.25, 0.25], (2, 2))
+    """
 
     dual: Tensor
     """λ of all nodes, one after the other, over K, so that the sum is 1, (K·m,)."""
@@ -158,7 +164,8 @@ class NodeDuals(Weighting[NodeState]):
         example = torch.ones(self.nodes, 2)
         ahead = not self.inner.needs and self.inner.dual
         if ahead:
-            ahead = self.inner.foreseen(self.inner.init(example), example / 2) is not None
+            state = self.inner.init(example)
+            ahead = self.inner.foreseen(state, example / 2) is not None and duals(self.inner, state) is not None
         rule = "method must have λ that is known before the losses of a step, such as SelfTuned() or OMD()"
         require(ahead, rule, lambda: self.inner)
         origin = self.inner.origin
@@ -192,15 +199,17 @@ class NodeDuals(Weighting[NodeState]):
         return self._by_node(state.dual) * self.nodes
 
     def _coefficients(self, state: NodeState) -> Tensor:
-        return state.dual * len(state.dual)
+        found = self.inner.foreseen(state.inner, torch.ones(1))
+        assert found is not None  # noqa: S101
+        return found.flatten() * found.shape[-1]
 
     def _state(self, inner: Any) -> NodeState:  # noqa: ANN401
-        found = self.inner.foreseen(inner, torch.ones(1))
+        found = duals(self.inner, inner)
         assert found is not None  # noqa: S101
         return NodeState(found.flatten() / self.nodes, inner)
 
     def _by_node(self, values: Tensor) -> Tensor:
-        return values.unflatten(-1, (self.nodes, -1))
+        return values.reshape(*values.shape[:-1], self.nodes, -1)
 
 
 def node_means(shares: Tensor, gains: Tensor, counts: Tensor | None = None) -> tuple[Tensor, Tensor]:

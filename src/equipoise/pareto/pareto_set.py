@@ -93,20 +93,20 @@ class ParetoSet:
         objectives: Their number m, or their names.
         method: A weighting with its conversion, or a name of `methods()`. λ must be known before the losses of a step,
             as with `SelfTuned()` and `OMD()`. By default `(SelfTuned(), Average(power=8))`.
-        nodes: The most nodes of the mesh. By default 32 for two objectives and 66 for more. A step should draw about
-            as many preferences, over all ranks.
+        nodes: The most nodes of the mesh. By default 32 for two objectives and 66 for more. A step should draw at
+            least as many preferences, over all ranks.
         margin: The smallest entry of a preference that is drawn, by default 0.02/m.
         draw: Where preferences come from: a function of their number n and a `torch.Generator` that gives (n, m), such
             as one that draws the trade-offs of your users more often. It is shrunk to the margin. By default uniform,
             spread evenly in every draw.
         seed: Of the draws.
-        parameters: As in `MultiObjective`, as are all that follow.
-        check: See there.
-        on_nonfinite: See there.
-        process_group: See there.
-        units: Positive numbers, what each loss is measured in; None: the losses as they are.
-        ideal: z, the best that each loss can be.
-        store: See there.
+        parameters: As in `MultiObjective`.
+        check: As in `MultiObjective`.
+        on_nonfinite: As in `MultiObjective`.
+        process_group: As in `MultiObjective`.
+        units: What each loss is measured in: positive numbers, in order or by name; None: the losses as they are.
+        ideal: z, the best that each loss can be, in its own unit: one number, or one each, in order or by name.
+        store: As in `MultiObjective`.
 
     Examples:
         >>> _ = torch.manual_seed(0)
@@ -150,7 +150,7 @@ class ParetoSet:
         self.mesh = Mesh.of(m, nodes, self.margin)
         rule = "draw must be a function of n and a torch.Generator, or None"
         require(draw is None or callable(draw), rule, lambda: f"{draw!r:.80}")
-        require(isinstance(seed, int) and seed >= 0, "seed must be a whole number of at least 0", seed)
+        require(_is_count(seed), "seed must be a whole number of at least 0", seed)
         rule = "units must be None or numbers: at the start losses differ between preferences"
         require(not isinstance(units, str), rule, lambda: repr(units))
         self._units = check_units(units, ideal, m, self.names)
@@ -195,8 +195,8 @@ class ParetoSet:
         Returns:
             w, (n, m), on the device of the model, in the dtype of its parameters, at least float32.
         """
-        require(isinstance(n, int) and n >= 1, "n must be a whole number of at least 1", n)
-        rank = dist.get_rank(self._group) if dist.is_available() and dist.is_initialized() else 0
+        require(_is_count(n) and n >= 1, "n must be a whole number of at least 1", n)
+        rank = dist.get_rank(self._group) if _has_ranks() else 0
         key = (self._seed, rank, self.drawn)
         self._waiting = self._place(draw_preferences(n, self.mesh.m, self.margin, self._distribution, key))
         self.drawn += 1
@@ -228,7 +228,8 @@ class ParetoSet:
             n = _read_counts(counts, f)
             if n is not None:
                 f = torch.where(n > 0, f, 0.0)
-            if run.checks and not run.course.skips:
+            # Of several ranks one that raises alone would leave the others waiting: the run raises on all of them.
+            if run.checks and not run.course.skips and not _has_ranks():
                 self._check_finite(f.detach(), w)
             above = self._units.normalise(f, self._scale._replace(unit=self._scale.unit.to(f)))
             means, mass = node_means(shares, w * above, n)
@@ -299,13 +300,8 @@ class ParetoSet:
         """
         where = self._rays(91 if preferences is None else preferences)
         run = self._mol._run
-        was_training = self.model.training
-        self.model.eval()
-        try:
-            with self.solution_weights(), torch.no_grad():
-                found: object = losses_of(where.to(run.device, run.wish.w.dtype))
-        finally:
-            self.model.train(was_training)
+        with self.solution_weights(), _evaluating(self.model), torch.no_grad():
+            found: object = losses_of(where.to(run.device, run.wish.w.dtype))
         rule = f"losses_of must give a tensor of shape {tuple(where.shape)}"
         require(isinstance(found, Tensor), rule, lambda: type(found))
         assert isinstance(found, Tensor)  # noqa: S101
@@ -332,7 +328,7 @@ class ParetoSet:
         """λ_k of every node, on the host, (K, m)."""
         found = self._mol.duals
         assert found is not None  # noqa: S101
-        return found.unflatten(0, (self.mesh.size, -1)) * self.mesh.size
+        return found.reshape(self.mesh.size, -1) * self.mesh.size
 
     @property
     def model(self) -> nn.Module:
@@ -402,7 +398,7 @@ class ParetoSet:
             raise StateMismatchError(f"checkpoint must have the entries {sorted(expected)}; found {sorted(state)}")
         check_configuration(state["configuration"], self._configuration())
         drawn = state["drawn"]
-        if not isinstance(drawn, int) or isinstance(drawn, bool) or drawn < 0:
+        if not _is_count(drawn):
             raise StateMismatchError(f"checkpoint must have drawn, a number of at least 0; found {drawn!r:.80}")
         self._mol.load_state_dict(state["nodes"])
         self.drawn, self._waiting = drawn, None
@@ -479,6 +475,26 @@ class ParetoSet:
         where = preferences.validate(given, m).detach().to("cpu", torch.float64)
         require(where.ndim == 2, "preferences must have shape (n, m)", tuple(where.shape))
         return where
+
+
+@contextmanager
+def _evaluating(model: nn.Module) -> Iterator[None]:
+    """Every module in evaluation mode; afterwards each in the mode that it had."""
+    modes = [(module, module.training) for module in model.modules()]
+    model.eval()
+    try:
+        yield
+    finally:
+        for module, training in modes:
+            module.training = training
+
+
+def _is_count(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+
+
+def _has_ranks() -> bool:
+    return dist.is_available() and dist.is_initialized()
 
 
 def _read_objectives(objectives: int | Sequence[str]) -> tuple[int, tuple[str, ...] | None]:

@@ -7,7 +7,7 @@ test compares them.
 
 import math
 from dataclasses import dataclass
-from typing import NamedTuple, Self
+from typing import ClassVar, NamedTuple, Self
 
 import numpy as np
 import torch
@@ -33,6 +33,12 @@ FALLEN, YOUNG = 0.9, 10.0
 """The share of its start that every gain has fallen to, and the least youth in steps."""
 RISE, REST = 0.05, 0.005
 """A relative rise of a gain that is a conflict, and a fall below which it is at rest."""
+WATCH, STALE = 50.0, 0.95
+"""After so many steps, gains whose mean is still above this share of its start belong to a model that is trained."""
+CORNER, ALTERNATES = 0.9, -0.6
+"""A largest weight that leaves the others none, and the mean of the turns of Δd that tells of too long steps."""
+BRAKE, RELEASE, SLOWEST = 0.5, 1.002, 1e-3
+"""What coefficients are multiplied by then, by how much they recover in a step, and the least factor."""
 HUGE = 1e30
 """A ratio to a gain that began at or below 0 must stay finite."""
 TINY = float(np.finfo(np.float64).tiny)
@@ -62,6 +68,12 @@ class SelfTunedState(NamedTuple):
     """The mean square of Δd, (*B, 1)."""
     response: Tensor
     """Σ|λ|² and Σ⟨λ, Δd⟩, about their means, (*B, 2)."""
+    change: Tensor
+    """Δd of the last step, (*B, m)."""
+    alternation: Tensor
+    """The running mean of the turns of Δd, (*B, 1): -1 where every Δd undoes the one before."""
+    brake: Tensor
+    """What all coefficients are multiplied by, (*B, 1)."""
     pace: Tensor
     """The step of the anchor per unit of gain, (*B, 1)."""
     start: Tensor
@@ -81,12 +93,15 @@ class _Single:
     anchor: Array
     deviation: Array
     level: Array
+    change: Array
     averages: Array
     """Running means: of the gains slow, fast and quick, of their size, of λ and of Δd, (6, m)."""
     start: Array
     noise: float
     var: float
     cov: float
+    alternation: float
+    brake: float
     pace: float
     youth: float
     steps: float
@@ -101,11 +116,14 @@ class _Single:
             anchor=state.anchor.numpy(),
             deviation=state.deviation.numpy(),
             level=state.level.numpy(),
+            change=state.change.numpy(),
             averages=np.concatenate((state.means.numpy().T, state.size.numpy()[None], state.centre.numpy().T)),
             start=state.start.numpy(),
             noise=state.noise.item(),
             var=var,
             cov=cov,
+            alternation=state.alternation.item(),
+            brake=state.brake.item(),
             pace=state.pace.item(),
             youth=state.youth.item(),
             steps=state.steps.item(),
@@ -113,7 +131,9 @@ class _Single:
 
     def write(self) -> SelfTunedState:
         """A state with these numbers."""
-        numbers = np.array((self.noise, self.var, self.cov, self.pace, self.youth, self.steps))
+        numbers = np.array(
+            (self.noise, self.var, self.cov, self.pace, self.youth, self.steps, self.alternation, self.brake)
+        )
         tensor, averages = torch.from_numpy, self.averages
         return SelfTunedState(
             dual=tensor(self.dual),
@@ -126,10 +146,13 @@ class _Single:
             centre=tensor(averages[4:].T),
             noise=tensor(numbers[:1]),
             response=tensor(numbers[1:3]),
+            change=tensor(self.change),
+            alternation=tensor(numbers[6:7]),
+            brake=tensor(numbers[7:]),
             pace=tensor(numbers[3:4]),
             start=tensor(self.start),
             youth=tensor(numbers[4:5]),
-            steps=tensor(numbers[5:]),
+            steps=tensor(numbers[5:6]),
         )
 
 
@@ -153,9 +176,12 @@ class SelfTuned(Weighting[SelfTunedState]):
 
     While training is young every weight has the floor 1/m, so that no objective is forgotten before its loss has begun
     to fall. Youth lasts `patience` times as long as it takes every gain to fall to 90 % of its start, at most `youth`
-    steps. It ends sooner when a loss rises, which is a conflict, or when none falls any more. Then the floor fades like
-    1/t². It is not given to an objective whose gain, relative to the largest, is below `slack` of what it was at the
-    start.
+    steps. It ends sooner when a loss rises, which is a conflict, when none falls any more, and after 50 steps if the
+    gains are still at 95 % of their start: the model was trained before. Then the floor fades like 1/t². It is not
+    given to an objective whose gain, relative to the largest, is below `slack` of what it was at the start.
+
+    Where λ lies on one objective (0.9 or more) and the losses alternate for some 50 steps, the steps are too long for
+    that objective. Then all coefficients are halved, and recover by 0.2 % a step. They never grow beyond λ∘w.
 
     The regret of λ is O(√T) plus ¼Σρ|Δd|², for any sequence of losses (docs/theory.md).
 
@@ -180,6 +206,8 @@ class SelfTuned(Weighting[SelfTunedState]):
         >>> c.tolist()
         [0.5, 0.0]
     """
+
+    revision: ClassVar[int] = 2
 
     target: float = 0.1
     jitter: float = 0.4
@@ -214,6 +242,9 @@ class SelfTuned(Weighting[SelfTunedState]):
             centre=torch.stack([uniform, zeros], -1),
             noise=one.clone(),
             response=one.repeat_interleave(2, -1),
+            change=zeros.clone(),
+            alternation=one.clone(),
+            brake=one + 1.0,
             pace=one + torch.finfo(one.dtype).max,
             start=zeros.clone(),
             youth=one + self.youth,
@@ -221,7 +252,7 @@ class SelfTuned(Weighting[SelfTunedState]):
         )
 
     def step(self, seen: Seen, state: SelfTunedState) -> tuple[Tensor, SelfTunedState]:
-        """Coefficients λ⁽ᵗ⁾ ∘ w/π, and the state with λ⁽ᵗ⁺¹⁾."""
+        """Coefficients b⁽ᵗ⁾ λ⁽ᵗ⁾ ∘ w/π, and the state with λ⁽ᵗ⁺¹⁾."""
         new = self._next_single(seen, state)
         if new is None:
             odds, present = seen.inclusion, seen.present
@@ -231,7 +262,7 @@ class SelfTuned(Weighting[SelfTunedState]):
             new = self._moved(measured, size, present, odds)
             if present is not None:
                 new = keep(present.any(-1, keepdim=True), new, state)
-        return state.dual * seen.weight, new
+        return state.dual * state.brake * seen.weight, new
 
     def _next_single(self, seen: Seen, state: SelfTunedState) -> SelfTunedState | None:
         """The next state of one run on the host. None: it is not one, and numpy cannot read it."""
@@ -252,12 +283,12 @@ class SelfTuned(Weighting[SelfTunedState]):
         return now.write()
 
     def foreseen(self, state: SelfTunedState, preference: Tensor) -> Tensor:
-        """λ⁽ᵗ⁾ ∘ w."""
-        return state.dual * preference.to(state.dual)
+        """b⁽ᵗ⁾ λ⁽ᵗ⁾ ∘ w."""
+        return state.dual * state.brake * preference.to(state.dual)
 
     @property
     def dual(self) -> bool:
-        """True: the coefficients are λ∘w."""
+        """True: the coefficients are λ∘w, or shorter in that direction."""
         return True
 
     @property
@@ -289,6 +320,7 @@ class SelfTuned(Weighting[SelfTunedState]):
         pair = torch.stack([state.used, change], -1)
         off = pair - state.centre
         products = (off.mT @ off)[..., 0, :]
+        alternation, brake = self._brake(state, change, t)
         return size, state._replace(
             deviation=state.deviation + change,
             level=level,
@@ -297,8 +329,33 @@ class SelfTuned(Weighting[SelfTunedState]):
             centre=torch.lerp(state.centre, pair, recent),
             noise=torch.lerp(state.noise, energy * kept, memory),
             response=products + state.response * (1 - memory),
+            change=change,
+            alternation=alternation,
+            brake=brake,
             steps=t,
         )
+
+    def _brake(self, state: SelfTunedState, change: Tensor, t: Tensor) -> tuple[Tensor, Tensor]:
+        """The mean of the turns of Δd, and the factor of the coefficients, (*B, 1)."""
+        turn = (change * state.change).sum(-1, keepdim=True)
+        both = (change.square() + state.change.square()).sum(-1, keepdim=True)
+        turn = 2 * turn / both.clamp_min(torch.finfo(both.dtype).tiny)
+        corner = (state.used.amax(-1, keepdim=True) >= CORNER) & (t > 3)
+        mean = torch.where(corner, torch.lerp(state.alternation, turn, 1 / WATCH), 0.0)
+        brakes = mean < ALTERNATES
+        slower, freer = (state.brake * BRAKE).clamp_min(SLOWEST), (state.brake * RELEASE).clamp_max(1.0)
+        return mean.masked_fill(brakes, 0.0), torch.where(brakes, slower, freer)
+
+    def _brake_single(self, now: _Single, change: Array) -> None:
+        mean = 0.0
+        if now.steps > 3 and now.used.item(now.used.argmax()) >= CORNER:
+            both = float(change.dot(change)) + float(now.change.dot(now.change))
+            turn = 2 * float(change.dot(now.change)) / max(both, TINY)
+            mean = now.alternation + (turn - now.alternation) / WATCH
+        if mean < ALTERNATES:
+            now.alternation, now.brake = 0.0, max(now.brake * BRAKE, SLOWEST)
+        else:
+            now.alternation, now.brake = mean, min(now.brake * RELEASE, 1.0)
 
     def _measured_single(self, now: _Single, gain: Array, present: Flags | None) -> float:
         m, mean = len(gain), uniform(len(gain)).dot
@@ -324,7 +381,8 @@ class SelfTuned(Weighting[SelfTunedState]):
         var, cov = off[4:].dot(off[4]).tolist()
         off *= np.array((slow, fast, quick, tenth, recent, recent)).reshape(6, 1)
         seen -= off
-        now.deviation, now.level, now.averages = d, level, seen
+        self._brake_single(now, change)
+        now.deviation, now.level, now.averages, now.change = d, level, seen, change
         now.noise = energy - (energy - now.noise) * memory
         now.var, now.cov = var + now.var * memory, cov + now.cov * memory
         return size
@@ -410,8 +468,9 @@ class SelfTuned(Weighting[SelfTunedState]):
         if known(((t > state.youth) & (rise >= 0)).all()) is True:  # as in most steps of a long run
             return None, state.start, state.youth
         rise = rise / (RISE + 2 * (state.noise * (8 / t).clamp_max(1.0)).sqrt())
-        settled = (rise > 1) | (trend.amin(-1, keepdim=True) > -REST)
         start = torch.where(t <= 3, torch.maximum(state.start, quick), state.start)
+        still = (fast / start.clamp_min(tiny)).mean(-1, keepdim=True) > STALE
+        settled = (rise > 1) | (trend.amin(-1, keepdim=True) > -REST) | (still & (t >= WATCH))
         left = quick / start.clamp_min(tiny)
         ended = (left.amax(-1, keepdim=True) <= FALLEN) & (state.youth >= self.youth)
         youth = torch.where(ended, (self.patience * t).clamp(YOUNG, max(YOUNG, self.youth)), state.youth)
@@ -432,10 +491,12 @@ class SelfTuned(Weighting[SelfTunedState]):
         if t > now.youth and rise >= 0:
             return None
         rise /= RISE + 2 * math.sqrt(now.noise * min(8 / t, 1.0))
-        settled = rise > 1 or trend.item(trend.argmin()) - 1 > -REST
         start = now.start
         if t <= 3:
             start = now.start = np.maximum(start, quick)
+        settled = rise > 1 or trend.item(trend.argmin()) - 1 > -REST
+        if t >= WATCH and not settled:
+            settled = float(uniform(len(start)).dot(fast / np.maximum(start, TINY))) > STALE
         left = quick / np.maximum(start, TINY)
         if left.item(left.argmax()) <= FALLEN and now.youth >= self.youth:
             now.youth = min(max(self.patience * t, YOUNG), max(YOUNG, self.youth))

@@ -45,7 +45,13 @@ class PreferenceNetwork(nn.Module):
 
 
 class SetSolution(NamedTuple):
-    """A network that has learned the Pareto set."""
+    """A network that has learned the Pareto set.
+
+    Examples:
+        >>> found = eq.pareto.solve_set(eq.problems.ZDT1(d=4), steps=50)
+        >>> tuple(found.model(found.front.preferences.float()).shape), tuple(found.front.losses.shape)
+        ((91, 4), (91, 2))
+    """
 
     model: PreferenceNetwork
     """With the answer in it: from preferences (n, m) to points (n, d)."""
@@ -60,12 +66,15 @@ def solve_set(
     nodes: int | None = None,
     margin: float | None = None,
     steps: int = 2000,
-    rows: int = 64,
-    learning_rate: float = 3e-3,
+    rows: int | None = None,
+    learning_rate: float = 1e-3,
     noise: float = 0.0,
     seed: int = 0,
 ) -> SetSolution:
     """Learn all Tchebycheff solutions of a problem at once, by Adam with a cosine schedule.
+
+    A concave front of three objectives needs more than the defaults: for DTLZ2 margin=0.05, steps=4000 and rows=512
+    (benchmarks/pareto_set.py).
 
     Args:
         problem: Such as one of `problems`.
@@ -73,7 +82,7 @@ def solve_set(
         nodes: See `ParetoSet`.
         margin: See `ParetoSet`.
         steps: Of the optimizer.
-        rows: Preferences drawn in each step.
+        rows: Preferences drawn in each step; by default four for each node.
         learning_rate: At the start.
         noise: σ of measured losses f_i (1 + σ ξ), ξ standard normal: values and gradients are wrong by the same factor.
         seed: Of start, draws and noise.
@@ -99,10 +108,10 @@ def solve_set(
     pareto = ParetoSet(model, optimizer, problem.m, method=method, nodes=nodes, margin=margin, seed=seed)
     generator = torch.Generator().manual_seed(seed)
     for _ in range(steps):
-        losses = problem.losses(model(pareto.draw(rows)))
+        losses = problem.losses(model(pareto.draw(rows or 4 * pareto.mesh.size)))
         if noise > 0:
             losses = losses * (1 + noise * torch.randn(losses.shape, generator=generator))
-        pareto(losses).backward()
+        pareto(losses).backward()  # type: ignore[no-untyped-call]
         optimizer.step()
         optimizer.zero_grad()
         schedule.step()
