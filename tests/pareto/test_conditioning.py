@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from tests.torch_versions import compiles
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
@@ -301,6 +302,7 @@ def test_under_autocast_the_layer_keeps_its_dtype(kind):
         assert model(x, preference=each(6)).dtype == torch.bfloat16
 
 
+@compiles
 @pytest.mark.parametrize(("kind", "name"), CASES)
 def test_compiled_without_a_break(kind, name):
     torch.compiler.reset()
