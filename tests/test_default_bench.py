@@ -226,6 +226,20 @@ def test_without_an_exact_value_the_best_column_is_the_measure():
     assert (rows[0].scores["a"].excess, rows[0].scores["b"].excess) == pytest.approx((0.0, 1.0))
 
 
+def test_a_column_that_is_run_anew_replaces_the_published_one():
+    def row(part: str, **values: float) -> summary.Row:
+        exact = [] if part == "networks" else [1.0, 0.5]
+        records = [record(name, [[[v, v], [v, v]]], part=part, exact=exact) for name, v in values.items()]
+        return summary.rows(records)[0]
+
+    for part in ("networks", "synthetic"):
+        (found,) = summary.merged([row(part, mine=4.0, other=2.0)], [row(part, mine=1.0, other=9.0)], ["mine"])
+        assert found.scores["mine"] == row(part, mine=1.0, other=2.0).scores["mine"]
+        assert found.scores["other"] == row(part, mine=1.0, other=2.0).scores["other"]  # its excess over the new best
+    untouched = row("networks", mine=4.0)._replace(name="another row")
+    assert summary.merged([untouched], [row("networks", mine=1.0)], ["mine"]) == [untouched]
+
+
 def test_a_tuned_column_is_the_best_of_its_parts():
     (name, parts), values = next(iter(TUNED.items())), (3.0, 2.0, 4.0)
     found = [record(part, [[[v, v], [v, v]]]) for part, v in zip(parts, values, strict=True)]

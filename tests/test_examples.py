@@ -395,7 +395,7 @@ def test_prices_were_slopes_on_adult_and_compas():
 
 @pytest.mark.parametrize("name", ["multi-mnist", "adult", "domains", "limits"])
 def test_the_page_shows_the_numbers_that_were_found(name):
-    page = (ROOT / "docs" / "examples.md").read_text()
+    page = (ROOT / "docs" / "notes" / "examples.md").read_text()
     found = results(name)
     if name == "multi-mnist":
         volumes = [torch.tensor(row["test"]["hypervolume"]["1"]).mean() for row in found["rows"].values()]

@@ -12,14 +12,55 @@ ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 
 
-@pytest.fixture
-def hook() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("root_pages", DOCS / "hooks" / "root_pages.py")
+def load(name: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(name, DOCS / "hooks" / f"{name}.py")
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
+
+
+@pytest.fixture
+def hook() -> ModuleType:
+    return load("root_pages")
+
+
+def table(head: list[str], *rows: list[str], style: str = "") -> str:
+    lines = ["".join(f"<th>{cell}</th>" for cell in head)] + [
+        "".join(f"<td{style}>{cell}</td>" for cell in row) for row in rows
+    ]
+    return "<table>" + "".join(f"<tr>{line}</tr>" for line in lines) + "</table>"
+
+
+def test_a_table_of_sentences_has_the_heading_of_every_cell():
+    prose = table(
+        ["case", "take", "why"],
+        ["a", "<code>b</code>", "a sentence that has so many words"],
+        ["c", "", "as before, a sentence"],
+    )
+    page = load("tables").on_page_content(f"<p>x</p>{prose}")
+    assert page.startswith('<p>x</p><table data-kind="prose"><tr><th>case</th>')
+    assert '<td data-label="take"><code>b</code></td><td data-label="why">a sentence' in page
+    assert '<td data-label="case">c</td><td data-label="take"></td>' in page
+
+
+@pytest.mark.parametrize(
+    ("head", "row", "style", "kind"),
+    [
+        (["method", "loss", "paper"], ["LS", "1.242±0.024 ✓", "1.260±0.031"], "", ' data-kind="numbers"'),
+        (
+            ["w", "f", "g"],
+            ["0.3", "0.272, 0.270 (0.9 %)", "0.1"],
+            ' style="text-align: right;"',
+            ' data-kind="numbers"',
+        ),
+        (["key", "meaning"], ["loss", "what decides the weight of its objective"], "", ""),
+    ],
+)
+def test_other_tables_keep_their_cells(head, row, style, kind):
+    written = table(head, row, style=style)
+    assert load("tables").on_page_content(written) == written.replace("<table>", f"<table{kind}>")
 
 
 @pytest.mark.parametrize(
@@ -91,3 +132,33 @@ def test_the_algorithms_are_where_the_theory_says():
     for owner, name in methods:
         assert re.search(rf"^class {owner}\b", code, re.MULTILINE), owner
         assert re.search(rf"^    def {name}\(", code, re.MULTILINE), f"{owner}.{name}"
+
+
+def test_words_of_prose_are_counted():
+    """Not those of tables, code, formulas, comments and where links lead; a formula in a line is one."""
+    spec = importlib.util.spec_from_file_location("count_words", ROOT / "tools" / "count_words.py")
+    assert spec is not None
+    assert spec.loader is not None
+    counter = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(counter)
+    page = """# One two
+
+Three [four five](six/seven.md#eight) – $a + b$ `nine`.
+
+| no | no |
+|---|---|
+
+    no code
+
+```python
+no = 0
+```
+
+$$
+no
+$$
+
+- ten
+  eleven <!-- no -->
+"""
+    assert counter.prose_words(page) == 9

@@ -2,20 +2,20 @@
 
     python tools/carry_results.py src/equipoise/experiments/published.jsonl.xz
 
-Revision 2 added a brake and an end of youth after 50 steps. In a federated run neither changes anything but rounding:
-the server divides coefficients by their sum, so that a common factor goes away, and youth ends after 50 rounds only if
-losses are still at 95 % of their start. Runs that this is true of, by their stored losses, are carried over. All other
-cells of revision 1 are left out, to be made again.
+Revision 2 added a brake and an end of youth after 50 steps. The brake takes 46 steps in a row with λ at a corner, and
+youth ends only if losses are still at 95 % of their start. Federated runs whose stored coefficients and losses rule out
+both are the same runs: they are carried over. All other cells of revision 1 are left out, to be made again.
 """  # noqa: D415
 
 import statistics
 import sys
 from collections import Counter
-from itertools import pairwise
+from itertools import groupby, pairwise
 from pathlib import Path
 
+from equipoise.experiments.federated.settings import EVERY
 from equipoise.experiments.results import Cell, cells_in, pack
-from equipoise.weighting.self_tuned import STALE, WATCH
+from equipoise.weighting.self_tuned import CORNER, STALE, WATCH
 
 CARRIED = "from revision 1 of SelfTuned: the same run"
 
@@ -29,12 +29,24 @@ def is_same(cell: Cell) -> bool:
     """Whether revision 2 gives the same run."""
     if cell.spec["experiment"] != "federated":
         return False
-    if cell.spec["task"]["rounds"] < WATCH:
+    if cell.spec["task"]["rounds"] <= 46:
         return True
-    # Of the worst client, and every fifth round: the mean over clients and rounds that the rule looks at is lower still.
+    return not _may_brake(cell) and not _may_end_youth(cell)
+
+
+def _may_brake(cell: Cell) -> bool:
+    """Whether every stored λ of some 46 rounds in a row is at a corner; every fifth round is stored."""
+    if "preference" in cell.spec:  # then coefficients are not λ
+        return True
+    held = [max(c) >= CORNER for c in cell.result["coefficients"]]
+    return max((len(list(run)) for corner, run in groupby(held) if corner), default=0) >= 46 // EVERY
+
+
+def _may_end_youth(cell: Cell) -> bool:
+    # Of the worst client, every fifth round: the mean over clients and rounds that the rule looks at is lower still.
     start, curve = min(cell.result["untrained"]["client_losses"]), cell.result["curves"]["last"]
-    later = [loss for t, loss in zip(curve["round"], curve["train_loss"], strict=True) if t >= WATCH - 5]
-    return max(map(statistics.mean, pairwise(later))) < STALE * start
+    later = [loss for t, loss in zip(curve["round"], curve["train_loss"], strict=True) if t >= WATCH - EVERY]
+    return max(map(statistics.mean, pairwise(later))) >= STALE * start
 
 
 def carried(cell: Cell) -> Cell | None:

@@ -3,6 +3,7 @@
     python -m benchmarks.defaults --summary                                  # everything that is not in the file yet
     python -m benchmarks.defaults --part synthetic --half chosen --rows 'F*' --methods equipoise,LS --steps 1000
     python -m benchmarks.defaults --jobs 16 --digits digits.npz              # on a machine without scikit-learn
+    python -m benchmarks.defaults --methods equipoise,LS --update docs/results/defaults.json    # one column anew
     python -m benchmarks.defaults --show docs/results/defaults.json          # what was published, without a run
 
 Every finished run is added to the file of `--json`, so that an interrupted command goes on where it stopped. To try a
@@ -15,7 +16,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks.defaults import digits, federated, summary, synthetic
-from benchmarks.defaults.columns import columns
+from benchmarks.defaults.columns import BASE, columns
 from benchmarks.defaults.jobs import HALVES, PARTS, Order, execute, missing
 from benchmarks.defaults.results import append, read
 
@@ -37,6 +38,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--write-digits", type=Path, metavar="FILE", help="write that file, and do nothing else")
     parser.add_argument("--summary", action="store_true", help="print the columns' totals and the rows that are lost")
     parser.add_argument("--publish", type=Path, metavar="FILE", help="write the scores of all rows to a small file")
+    parser.add_argument("--update", type=Path, metavar="FILE", help="put the columns of --methods into such a file")
     parser.add_argument("--show", type=Path, metavar="FILE", help="print such a file, and do nothing else")
     chosen = parser.parse_args(arguments)
     if chosen.write_digits is not None:
@@ -51,6 +53,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
         rows = _made(order, chosen.json, chosen.jobs)
         if chosen.publish is not None:
             summary.save(rows, chosen.publish)
+        if chosen.update is not None:
+            columns_run = [name for name in chosen.methods if name != BASE]
+            rows = summary.merged(summary.load(chosen.update), rows, columns_run)
+            summary.save(rows, chosen.update)
     else:
         rows = summary.load(chosen.show)
     shown = [row for row in rows if order.fits(row.part, row.half, row.name)]

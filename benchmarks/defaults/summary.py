@@ -62,8 +62,7 @@ def _row(half: str, name: str, found: dict[str, Record]) -> Row:
     scores = {column: _score(record, base) for column, record in found.items()}
     first = next(iter(found.values()))
     if not first.exact:
-        best = min(score.tch for score in scores.values())
-        scores = {column: score._replace(excess=score.tch / best - 1) for column, score in scores.items()}
+        scores = _relative(scores)
     return Row(half, name, first.part, with_tuned(scores))
 
 
@@ -182,6 +181,28 @@ def load(file: Path) -> list[Row]:
         every = {column: Score(*values) for column, values in scores.items()}
         found.append(Row(half, name, part, with_tuned(every)))
     return found
+
+
+def merged(published: Sequence[Row], fresh: Sequence[Row], columns: Sequence[str]) -> list[Row]:
+    """The published rows with some columns as they were found now; rows that were not run stay as they are."""
+    new = {(row.half, row.name): row for row in fresh}
+    return [_merged(row, new.get((row.half, row.name)), columns) for row in published]
+
+
+def _merged(row: Row, new: Row | None, columns: Sequence[str]) -> Row:
+    if new is None:
+        return row
+    scores = {**row.scores, **{column: new.scores[column] for column in columns if column in new.scores}}
+    scores = {column: score for column, score in scores.items() if column not in TUNED}
+    if row.part != "synthetic":  # no exact value is known
+        scores = _relative(scores)
+    return row._replace(scores=with_tuned(scores))
+
+
+def _relative(scores: dict[str, Score]) -> dict[str, Score]:
+    """With the excess over the least mean of all columns."""
+    best = min(score.tch for score in scores.values())
+    return {column: score._replace(excess=score.tch / best - 1) for column, score in scores.items()}
 
 
 def _short(value: float | None) -> float | int | None:

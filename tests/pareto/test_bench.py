@@ -35,7 +35,8 @@ def test_the_exact_solution_has_the_best_score():
             # On the Pareto set x = t/√d, f₁ = 1 − exp(−(t − 1)²).
             f1 = problem.solution(w.double())[:, 0]
             t = 1 - (-torch.log1p(-f1)).sqrt()
-            return t.unsqueeze(-1).expand(-1, problem.d) / problem.d**0.5
+            x: torch.Tensor = t.unsqueeze(-1).expand(-1, problem.d) / problem.d**0.5
+            return x
 
     found = bench.score(problem, Exact(), bench.SETTINGS[2].rays)
     assert found == pytest.approx((0.0, 0.0, 0.0), abs=1e-4)

@@ -296,7 +296,8 @@ def test_the_front_is_that_of_the_answer_and_the_model_stays_as_it_was():
 
     def losses_of(w: torch.Tensor) -> torch.Tensor:
         modes.append(model.training)
-        return model(w)
+        losses: torch.Tensor = model(w)
+        return losses
 
     front = pareto.front(losses_of, 11)
     assert all(torch.equal(x, before[name]) for name, x in model.state_dict().items())
