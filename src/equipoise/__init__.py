@@ -19,7 +19,7 @@ from equipoise.conversion import Adaptive, Average, Conversion, Last, Suffix
 from equipoise.errors import DamagedFileError, EquipoiseError, NonFiniteLossError, StateMismatchError, StoreError
 from equipoise.experiments.compare import compare
 from equipoise.experiments.tabular import results
-from equipoise.pareto import ParetoSet
+from equipoise.pareto import ParetoSet, conditioned
 from equipoise.registry import Method, default, group_dro, methods
 from equipoise.simplex import Box, Entropic, Euclidean, PNorm
 from equipoise.solver import Run, Solution, solve, solve_many
@@ -123,6 +123,7 @@ __all__ = [
     "Uncertainty",
     "Weighting",
     "compare",
+    "conditioned",
     "datasets",
     "default",
     "federated",

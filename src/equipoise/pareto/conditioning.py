@@ -1,0 +1,373 @@
+"""`conditioned`: one's own model, with the preference as a further input."""
+
+import copy
+import threading
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from fnmatch import fnmatchcase
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from equipoise.errors import UnknownNameError, require
+from equipoise.pareto.adapters import KINDS, Adapter, Layer, can_be_conditioned, spatial
+from equipoise.preference import tolerance, validate
+from equipoise.registry import nearest
+
+__all__ = ["Conditioned", "conditioned"]
+
+Kind = Literal["film", "low-rank", "hyper"]
+Weights = Tensor | Sequence[float] | Sequence[Sequence[float]] | Mapping[str, float]
+_FLOOR = 1e-3
+"""Added to a weight before its logarithm: preferences nearer to a corner than this look alike to the logarithm."""
+
+
+def conditioned(
+    model: nn.Module,
+    objectives: int | Sequence[str],
+    *,
+    layers: str | Sequence[str] | Mapping[str, Kind] | None = None,
+    kind: Kind = "film",
+    rank: int = 4,
+    width: int = 32,
+) -> "Conditioned":
+    r"""Make a model take the preference as an input, without rewriting it.
+
+    A small network turns the preference w into a code of `width` numbers, and an adapter beside each layer turns the
+    code into a change of the layer:
+
+    - `"film"` scales and shifts the channels, y ← (1 + γ(w)) ∘ y + β(w): the cheapest, a multiplication and an addition
+      for each value;
+    - `"low-rank"` changes the weights, W ← W + B diag(s(w)) A with factors of `rank`, and the bias;
+    - `"hyper"` makes every weight of the layers a function of w, W ← W + ΔW(w): `width` times as many parameters, for
+      small models.
+
+    At the start no adapter changes anything: the model computes exactly what it did. Its own parameters keep their
+    values, and their names after `model.`; train them with the adapters, or freeze them.
+
+    Args:
+        model: Any model with linear or convolution layers. It is not copied: from now on it is called through what is
+            returned. Call this before the optimizer, DDP or `torch.compile` see the model.
+        objectives: How many, or their names.
+        layers: Names or patterns (`"trunk.*"`) of the layers that get an adapter; by default all linear and convolution
+            layers. A mapping gives each its own kind: `{"trunk.*": "film", "heads.*": "low-rank"}`.
+        kind: Of the adapters, unless `layers` says it.
+        rank: For `"low-rank"`.
+        width: Entries of the code.
+
+    Returns:
+        A module that is called like the model, with `preference=` besides.
+
+    Raises:
+        ValueError: For a layer that is not there (`UnknownNameError`) or that cannot be conditioned.
+
+    Examples:
+        >>> model = torch.nn.Sequential(torch.nn.Linear(3, 8), torch.nn.Tanh(), torch.nn.Linear(8, 2))
+        >>> x = torch.randn(5, 3)
+        >>> before = model(x)
+        >>> model = eq.conditioned(model, ["left", "right"], layers="0")
+        >>> torch.equal(model(x, preference=[0.3, 0.7]), before)
+        True
+        >>> each = torch.distributions.Dirichlet(torch.ones(2)).sample((5,))  # another preference for each sample
+        >>> tuple(model(x, preference=each).shape)
+        (5, 2)
+        >>> model(x)
+        Traceback (most recent call last):
+            ...
+        ValueError: preference must be given in every call, as in model(x, preference=w); found none
+    """
+    require(isinstance(model, nn.Module), "model must be an nn.Module", type(model).__name__)
+    require(rank >= 1, "rank must be at least 1", rank)
+    require(width >= 1, "width must be at least 1", width)
+    m, names = _objectives(objectives)
+    _check_not_compiled(model)
+    adapters = {}
+    for name, (layer, one) in _choose(model, layers, kind).items():
+        require(
+            KINDS[one].fits(layer),
+            f"kind={one!r} must be used on {KINDS[one].only}; choose kind='film' or other layers",
+            f"{_shown(name)}, {layer}",
+        )
+        require(
+            not any(isinstance(getattr(hook, "__self__", None), _Beside) for hook in layer._forward_hooks.values()),
+            "model must not be conditioned twice",
+            f"an adapter beside {_shown(name)}",
+        )
+        adapters[name] = KINDS[one](layer, width, rank)
+    like = next(p for one in adapters.values() for p in one.parameters())
+    return Conditioned(model, Code(m, width).to(like.device, like.dtype), names, adapters)
+
+
+class _Now(threading.local):
+    """The code of the call that this thread is in; None outside of calls.
+
+    Threads that share a model, as in a server, must not see each other's preference.
+    """
+
+    code: Tensor | None = None
+
+    def __reduce__(self) -> tuple[type["_Now"], tuple[()]]:
+        return _Now, ()  # copies and pickles begin outside of calls
+
+
+class _Restored(AbstractContextManager[None]):
+    """The code of an earlier call, while a part of it is computed again."""
+
+    def __init__(self, now: _Now, code: Tensor | None) -> None:
+        self.now, self.code = now, code
+
+    def __enter__(self) -> None:
+        self.before, self.now.code = self.now.code, self.code
+
+    def __exit__(self, *error: object) -> None:
+        self.now.code = self.before
+
+
+class Code(nn.Module):
+    """The network that turns a preference (…, m) into a code (…, width).
+
+    It sees w and log w, the latter less its mean: near a corner, where w hardly changes and the ratio of two weights
+    does, the logarithm tells preferences apart.
+    """
+
+    def __init__(self, m: int, width: int) -> None:
+        super().__init__()
+        self.m = m
+        self.layers = nn.Sequential(nn.Linear(2 * m, width), nn.Tanh(), nn.Linear(width, width), nn.Tanh())
+
+    def forward(self, w: Tensor) -> Tensor:
+        """Both kinds of features lie within about ±2.5 for any w."""
+        precise = w.to(torch.promote_types(w.dtype, torch.float32))
+        log = (precise + _FLOOR).log()
+        features = torch.cat([2 * self.m * precise / (1 + self.m) - 1, (log - log.mean(-1, keepdim=True)) / 2], -1)
+        weight = self.layers[0].get_parameter("weight")
+        code: Tensor = self.layers(features.to(weight.dtype))
+        return code
+
+
+class _Beside:
+    """The forward hook of a conditioned layer: its adapter, and the code of the call.
+
+    An object and no closure, so that a copy of the model has hooks of its own.
+    """
+
+    def __init__(self, name: str, adapter: Adapter, now: _Now) -> None:
+        self.name, self.adapter, self.now = name, adapter, now
+
+    def hook(self, layer: Layer, args: tuple[Tensor, ...], kwargs: dict[str, Tensor], output: Tensor) -> Tensor:
+        """What the layer returns for this preference."""
+        code = self.now.code
+        if code is None:
+            raise ValueError(
+                f"layer {_shown(self.name)} must be called through the conditioned model, with a preference; found a "
+                "call from elsewhere. If the backward pass computes it again (checkpointing), give "
+                "context_fn=model.recomputation to torch.utils.checkpoint.checkpoint, with use_reentrant=False"
+            )
+        if code.ndim == 2:
+            require(
+                output.ndim >= 2 + spatial(layer) and output.shape[0] == code.shape[0],
+                "preference for each sample must have as many rows as the first dimension of every conditioned layer",
+                lambda: f"{code.shape[0]} rows, and shape {tuple(output.shape)} from {_shown(self.name)}",
+            )
+        return self.adapter.change(layer, args[0] if args else kwargs["input"], output, code)
+
+
+class Conditioned(nn.Module):
+    """A model with the preference as a further input, made by `conditioned`.
+
+    `model(x, preference=w)`: w of shape (m,) holds for the whole batch, (n, m) for each of its n samples. With the
+    latter, every conditioned layer must have the samples in its first dimension. The preference holds for this call
+    alone.
+
+    On the CPU a preference off the simplex is a ValueError. On an accelerator and in a compiled model, where looking at
+    it would make the host wait, the output is NaN instead.
+
+    Attributes:
+        model: The model that was given.
+        code: The network that turns a preference into a code.
+        adapters: By the name of the layer with `/` for `.`, after a `/`.
+        names: The objectives' names, or None.
+
+    Examples:
+        >>> model = eq.conditioned(torch.nn.Linear(2, 1), ["left", "right"])
+        >>> x = torch.ones(4, 2)
+        >>> tuple(model(x, preference={"left": 0.2, "right": 0.8}).shape)
+        (4, 1)
+        >>> sum(p.numel() for p in model.adapters.parameters())  # 32 × 2 and 2 for one channel
+        66
+    """
+
+    def __init__(
+        self, model: nn.Module, code: Code, names: tuple[str, ...] | None, adapters: Mapping[str, Adapter]
+    ) -> None:
+        super().__init__()
+        self.model, self.code, self.names = model, code, names
+        self._now = _Now()
+        self.adapters = nn.ModuleDict({f"/{name.replace('.', '/')}": one for name, one in adapters.items()})
+        self._attached = [
+            (beside, model.get_submodule(beside.name).register_forward_hook(beside.hook, with_kwargs=True))
+            for beside in (_Beside(name, one, self._now) for name, one in adapters.items())
+        ]
+        self.train(model.training)
+
+    def forward(self, *args: Any, preference: Weights | None = None, **kwargs: Any) -> Any:  # noqa: ANN401 - the model's
+        """What the model returns, for this preference.
+
+        Args:
+            *args: For the model.
+            preference: w (m,), or (n, m) for a batch of n samples; a mapping if the objectives have names.
+            **kwargs: For the model.
+        """
+        before, self._now.code = self._now.code, self.code(self._read(preference))
+        try:
+            return self.model(*args, **kwargs)
+        finally:
+            self._now.code = before
+
+    def at(self, preference: Weights) -> nn.Module:
+        """A copy of the model alone, with the adapters merged into its weights for one preference.
+
+        It costs nothing extra to run, and has no `preference=`.
+
+        Args:
+            preference: w (m,).
+
+        Examples:
+            >>> model = eq.conditioned(torch.nn.Linear(2, 1), 2)
+            >>> model.at([0.3, 0.7])
+            Linear(in_features=2, out_features=1, bias=True)
+        """
+        w = self._read(preference)
+        require(w.ndim == 1, "preference must have shape (m,) to be merged", lambda: tuple(w.shape))
+        twin = copy.deepcopy(self)
+        with torch.no_grad():
+            code = twin.code(w)
+            for beside, handle in twin._attached:
+                handle.remove()
+                layer: Any = twin.model.get_submodule(beside.name)
+                plain = "weight" in layer._parameters
+                rule = "layers must have an ordinary weight to be merged"
+                require(plain, rule, f"{_shown(beside.name)}, a {type(layer).__name__}")
+                weight, bias = beside.adapter.merged(layer, code)
+                layer.weight = nn.Parameter(weight, requires_grad=layer.weight.requires_grad)
+                layer.bias = nn.Parameter(bias, requires_grad=layer.weight.requires_grad)
+        return twin.model
+
+    def recomputation(self) -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
+        """The `context_fn` of `torch.utils.checkpoint.checkpoint`, for parts of the model that are computed again.
+
+        The backward pass then computes them with the preference that they had. Only with `use_reentrant=False`. Where
+        the whole conditioned model is checkpointed, with the preference among the arguments, nothing is needed.
+
+        Examples:
+            >>> from torch.utils.checkpoint import checkpoint
+            >>> class Block(torch.nn.Module):
+            ...     def __init__(self):
+            ...         super().__init__()
+            ...         self.inner = torch.nn.Linear(2, 2)
+            ...     def forward(self, x):
+            ...         return checkpoint(self.inner, x, use_reentrant=False, context_fn=model.recomputation)
+            >>> model = eq.conditioned(Block(), 2)
+            >>> model(torch.ones(3, 2), preference=[0.3, 0.7]).sum().backward()
+        """
+        code = self._now.code
+        require(code is not None, "recomputation must be asked for while the conditioned model is called", "no call")
+        return nullcontext(), _Restored(self._now, code)
+
+    def extra_repr(self) -> str:
+        """The objectives."""
+        return f"objectives={self.code.m if self.names is None else list(self.names)}"
+
+    def _read(self, preference: Weights | None) -> Tensor:
+        """The preference on the device of the model, checked."""
+        require(preference is not None, "preference must be given in every call, as in model(x, preference=w)", "none")
+        if isinstance(preference, Mapping):
+            rule = "preference must be numbers in order, or have exactly the names of the objectives"
+            fits = self.names is not None and set(preference) == set(self.names)
+            require(fits, f"{rule}, {list(self.names or [])}", list(preference))
+            preference = [float(preference[name]) for name in self.names or ()]
+        m = self.code.m
+        w = preference if isinstance(preference, Tensor) else torch.tensor(preference)
+        require(
+            w.ndim in {1, 2} and w.shape[-1] == m,
+            f"preference must have shape ({m},) for the whole batch, or (n, {m}) for each sample",
+            lambda: tuple(w.shape),
+        )
+        device = self.code.layers[0].get_parameter("weight").device
+        if w.device.type == "cpu" and not torch.compiler.is_compiling():
+            return validate(w, m).to(device)
+        w = w if w.is_floating_point() else w.to(torch.get_default_dtype())
+        sound = (w >= 0).all(-1, keepdim=True) & ((w.sum(-1, keepdim=True) - 1).abs() <= tolerance(w))
+        return torch.where(sound, w, torch.nan).to(device)
+
+
+def _objectives(objectives: int | Sequence[str]) -> tuple[int, tuple[str, ...] | None]:
+    rule = "objectives must be a number of at least 2, or as many names"
+    if isinstance(objectives, int):
+        require(objectives >= 2, rule, objectives)
+        return objectives, None
+    names = tuple(objectives)
+    sound = not isinstance(objectives, str) and len(names) >= 2 and all(isinstance(name, str) for name in names)
+    require(sound, rule, repr(objectives))
+    require(len(set(names)) == len(names), "the names of objectives must differ", list(names))
+    return len(names), names
+
+
+def _check_not_compiled(model: nn.Module) -> None:
+    # Compiled code does not look for hooks that came later: the preference would be ignored without a word.
+    for name, module in model.named_modules():
+        require(
+            not hasattr(module, "_orig_mod") and not isinstance(module, torch.jit.ScriptModule),
+            "model must be conditioned before it is compiled, wrapped or scripted",
+            f"{type(module).__name__} at {_shown(name)}",
+        )
+        require(
+            not isinstance(module, nn.parallel.DistributedDataParallel),
+            "model must be conditioned before it is wrapped",
+            f"{type(module).__name__} at {_shown(name)}",
+        )
+
+
+def _choose(
+    model: nn.Module, layers: str | Sequence[str] | Mapping[str, Kind] | None, kind: Kind
+) -> dict[str, tuple[Any, Kind]]:
+    """The layers by name, in the model's order, each with the kind of its adapter."""
+    modules = dict(model.named_modules())
+    fit = [name for name, module in modules.items() if can_be_conditioned(module)]
+    require(bool(fit), "model must have a linear or convolution layer", lambda: type(model).__name__)
+    chosen: dict[str, Kind] = {}
+    for pattern, one in _asked(layers, kind).items():
+        require(one in KINDS, f"kind must be one of {', '.join(map(repr, KINDS))}", repr(one))
+        for name in _matching(pattern, modules, fit):
+            clash = chosen.setdefault(name, one) != one
+            require(not clash, "layers must give each layer one kind", f"{chosen[name]!r} and {one!r} for {name!r}")
+    return {name: (modules[name], chosen[name]) for name in fit if name in chosen}
+
+
+def _asked(layers: str | Sequence[str] | Mapping[str, Kind] | None, kind: Kind) -> Mapping[str, Kind]:
+    """Patterns with their kinds."""
+    if isinstance(layers, Mapping):
+        asked = layers
+    else:
+        asked = dict.fromkeys(["*"] if layers is None else [layers] if isinstance(layers, str) else layers, kind)
+    require(bool(asked), "layers must name at least one layer, or be None for all", layers)
+    return asked
+
+
+def _matching(pattern: str, modules: Mapping[str, nn.Module], fit: Sequence[str]) -> list[str]:
+    """The layers that a name or a pattern means."""
+    if pattern in modules:
+        inside = any(name.startswith(f"{pattern}.") for name in fit)
+        rule = f"layers must be linear or convolution layers{f'; its layers are {pattern}.*' if inside else ''}"
+        require(pattern in fit, rule, f"{_shown(pattern)}, a {type(modules[pattern]).__name__}")
+        return [pattern]
+    if found := [name for name in fit if fnmatchcase(name, pattern)]:
+        return found
+    near = nearest(pattern, fit) or ", ".join(map(_shown, fit))
+    rule = "layers must be names or patterns of linear or convolution layers"
+    raise UnknownNameError(f"{rule}; found {pattern!r}; nearest: {near}")
+
+
+def _shown(name: str) -> str:
+    return repr(name) if name else "the model itself"
