@@ -83,3 +83,6 @@ if __name__ == "__main__":
     run = make(folder, dropout=0.0 if "still" in sys.argv else 0.1, trainer={"draw": draw}, **calls)
     run.train(resume_from_checkpoint="resume" in sys.argv)
     torch.save(found(run), folder / f"found-{os.environ.get('RANK', '0')}.pt")
+    if ranks > 1:  # else a thread of the process group can still run when the interpreter ends, which aborts
+        torch.distributed.barrier()
+        torch.distributed.destroy_process_group()

@@ -18,7 +18,13 @@ __all__ = ["Swept", "sweep", "visits"]
 
 
 class Swept(NamedTuple):
-    """What a sweep found for one preference."""
+    """What a sweep found for one preference.
+
+    Examples:
+        >>> found = eq.train.Swept(torch.tensor([0.3, 0.7]), {"x": torch.ones(1)}, {"tch": 0.2}, steps=100)
+        >>> found.preference.tolist() == torch.tensor([0.3, 0.7]).tolist(), found.metrics["tch"], found.steps
+        (True, 0.2, 100)
+    """
 
     preference: Tensor
     """w, (m,)."""
