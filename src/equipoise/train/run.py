@@ -193,9 +193,12 @@ class Run:
                 self._unseen.append((self.step + 1, found))
             if self._within is not None:
                 return self._scalar(f, found.seen, self._follow_closure(found))
-            if self._pending.calls and not self._pending.waiting and self._cleared():
-                self._pending = Pending()
-                self._count_unstepped()
+            if self._pending.calls and not self._pending.waiting:
+                if self.attached is None:  # what a call that failed left: without an optimizer each call is a step
+                    self._pending = Pending()
+                elif self._cleared():
+                    self._pending = Pending()
+                    self._count_unstepped()
             jacobian = self._jacobian(f, found.seen) if self.weighting.needs else None
             scale = self._call_scale(found) if self.open_units else self._there
             if isinstance(self.weights, Known):
