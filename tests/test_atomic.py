@@ -19,6 +19,7 @@ import pytest
 import torch
 
 import equipoise as eq
+from equipoise import atomic
 from equipoise.atomic import (
     DEEPEST_JSON,
     check_zip,
@@ -126,6 +127,30 @@ def test_a_failure_leaves_the_old_file_and_nothing_else(tmp_path):
             raise error
     assert [p.name for p in tmp_path.iterdir()] == ["file"]
     assert path.read_bytes() == b"old"
+
+
+def test_an_interrupt_within_a_write_of_torch_stays_an_interrupt(tmp_path):
+    """torch replaces what a write raises by an error about positions in its file."""
+    path, lines = tmp_path / "run.pt", 0
+    eq.train.save({"version": 1}, path)
+
+    def watch(frame, event, _):
+        nonlocal lines
+        if frame.f_code is not atomic._Remembering.write.__code__:
+            return None
+        lines += event == "line"
+        if lines == 4:  # two a call: the second write
+            raise KeyboardInterrupt
+        return watch
+
+    sys.settrace(watch)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            eq.train.save({"version": 2, "x": torch.ones(100_000)}, path)
+    finally:
+        sys.settrace(None)
+    assert lines == 4
+    assert eq.train.load(path) == {"version": 1}
 
 
 def test_an_error_of_the_body_is_not_blamed_on_the_file(tmp_path):

@@ -72,9 +72,11 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
     except BaseException as error:
         raw.close()  # before the buffer closes, which would write again
         temporary.unlink(missing_ok=True)
-        if isinstance(error, Exception) and raw.failure is not None:
-            # A library may replace the error of a write by another one.
+        # A library may replace the error of a write, or an interrupt during it, by an error of its own.
+        if isinstance(error, Exception) and isinstance(raw.failure, OSError):
             raise OSError(raw.failure.errno, raw.failure.strerror, str(path)) from error
+        if isinstance(error, Exception) and raw.failure is not None:
+            raise raw.failure from error
         raise
     finally:
         raw.close()  # last: this releases the lock
@@ -83,13 +85,13 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
 class _Remembering(io.FileIO):
     """A file that remembers the error of a write."""
 
-    failure: OSError | None = None
+    failure: BaseException | None = None
 
     def write(self, data: Any, /) -> int:  # noqa: ANN401
         """Write, and remember an error."""
         try:
             return super().write(data)
-        except OSError as error:
+        except BaseException as error:
             self.failure = error
             raise
 

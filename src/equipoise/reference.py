@@ -18,7 +18,7 @@ Update = Callable[[Array, Array, float], Array]
 
 
 def projected_gradient(lam: Array, gains: Array, eta: float) -> Array:
-    """Equation 9, PGD: λ ← Π(λ + η w∘f), with the Euclidean projection Π on the simplex."""
+    """PGD, eq:9 in the paper's source: λ ← Π(λ + η w∘f), with the Euclidean projection Π on the simplex."""
     point = lam + eta * gains
     descending = np.sort(point)[::-1]
     excess = (np.cumsum(descending) - 1) / np.arange(1, len(point) + 1)
@@ -28,8 +28,8 @@ def projected_gradient(lam: Array, gains: Array, eta: float) -> Array:
 
 
 def exponentiated_gradient(lam: Array, gains: Array, eta: float) -> Array:
-    """Equation 10, EG: λ_i ← λ_i exp(η w_i f_i), normalised."""
-    weights = lam * np.exp(eta * (gains - gains.max()))
+    """EG, eq:10 in the paper's source: λ_i ← λ_i exp(η w_i f_i), normalised."""
+    weights = lam * np.exp(eta * (gains - gains.max()))  # less the largest, so that nothing overflows
     result: Array = weights / weights.sum()
     return result
 
@@ -59,12 +59,14 @@ def omd_tch(
         f, gradients = objectives(theta)  # line 3
         iterates.append(theta)
         losses.append(f)
-        theta, lam = theta - eta_theta * (lam * w) @ gradients, update(lam, w * f, eta_lambda)  # lines 4, 5: both at t
+        theta, lam = theta - eta_theta * (lam * w) @ gradients, update(lam, w * f, eta_lambda)  # lines 5, 4: both at t
     return np.mean(iterates, axis=0), np.array(iterates), np.array(losses)  # line 7
 
 
 def adaptive_weights(losses: Array) -> dict[int, float]:
-    """Lines 2 to 20 of Algorithm 2: the trajectory's non-dominated iterates and their weights γ.
+    """Lines 4 to 20 of Algorithm 2: the trajectory's non-dominated iterates and their weights γ.
+
+    Here for a whole trajectory, which is easy to read. The paper, and `Adaptive`, keep only the iterates of 𝒫.
 
     Args:
         losses: f(θ⁽ᵗ⁾) for t = 1..T, (T, m).

@@ -740,3 +740,18 @@ def test_a_scripted_model(preference):
         optimizer.step()
         optimizer.zero_grad()
     assert mol.solution()["weight"].shape == (3, 4)
+
+
+def test_without_an_optimizer_a_step_that_failed_is_forgotten(preference, monkeypatch):
+    model = torch.nn.Linear(2, 3)
+    mol, same = (eq.MultiObjective(model, None, preference) for _ in range(2))
+    x = torch.ones(2)
+    with monkeypatch.context() as patched:
+        patched.setattr(mol._run, "_begin_step", lambda *_, **__: (_ for _ in ()).throw(OSError("full")))
+        with pytest.raises(OSError, match="full"):
+            mol(model(x).square())
+    for _ in range(2):
+        mol(model(x).square())
+        same(model(x).square())
+    assert mol.step == same.step == 2
+    assert torch.equal(mol.coefficients, same.coefficients)

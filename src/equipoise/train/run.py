@@ -194,11 +194,7 @@ class Run:
             if self._within is not None:
                 return self._scalar(f, found.seen, self._follow_closure(found))
             if self._pending.calls and not self._pending.waiting:
-                if self.attached is None:  # what a call that failed left: without an optimizer each call is a step
-                    self._pending = Pending()
-                elif self._cleared():
-                    self._pending = Pending()
-                    self._count_unstepped()
+                self._forget_cleared()
             jacobian = self._jacobian(f, found.seen) if self.weighting.needs else None
             scale = self._call_scale(found) if self.open_units else self._there
             if isinstance(self.weights, Known):
@@ -503,6 +499,14 @@ class Run:
         if self.plain:
             return mean
         return Mean(self.units.enter(mean.values, self.scale, mean.mask)[0], mean.mask)
+
+    def _forget_cleared(self) -> None:
+        """Forget the earlier calls of the step if their gradients were cleared."""
+        if self.attached is None:  # without an optimizer each call is a step: a call that failed left these
+            self._pending = Pending()
+        elif self._cleared():
+            self._pending = Pending()
+            self._count_unstepped()
 
     def _cleared(self) -> bool:
         assert self.attached is not None  # noqa: S101
