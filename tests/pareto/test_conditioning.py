@@ -505,9 +505,9 @@ def test_each_layer_its_own_kind():
         ({"kind": "lora"}, "kind must be one of 'film', 'low-rank', 'hyper'; found 'lora'"),
         ({"rank": 0}, "rank must be at least 1; found 0"),
         ({"width": 0}, "width must be at least 1; found 0"),
-        ({"objectives": 1}, "objectives must be a number of at least 2, or as many names; found 1"),
-        ({"objectives": ["a", "a"]}, "names of objectives must differ"),
-        ({"objectives": "ab"}, "as many names; found 'ab'"),
+        ({"objectives": 1}, "objectives must be at least 2; found 1"),
+        ({"objectives": ["a", "a"]}, "objectives must have names that differ from one another"),
+        ({"objectives": "ab"}, "objectives must be a number or a list of names; found 'ab'"),
     ],
 )
 def test_bad_arguments(kwargs, message):

@@ -2,29 +2,18 @@
 
 import json
 import re
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from tests.browser import browser, keep, needs_chromium, watched
 
 from equipoise import metrics, preference
 from equipoise.problems import VLMOP2
 
-sync_api = pytest.importorskip("playwright.sync_api")
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="needs chromium: apt-get install chromium")
-SCREENSHOTS = Path(__file__).parent.parent.parent / "out" / "screenshots"
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    with sync_api.sync_playwright() as playwright:
-        started = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        yield started
-        started.close()
+__all__ = ["browser"]  # a fixture
+pytestmark = needs_chromium
 
 
 @pytest.fixture
@@ -33,13 +22,7 @@ def visit(browser: Any) -> Iterator[Any]:
     opened = []
 
     def go(path: Path, width: int = 1280, scheme: str = "light") -> Any:
-        context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme, offline=True)
-        page = context.new_page()
-        seen = SimpleNamespace(context=context, url=path.as_uri(), errors=[], requests=[])
-        page.on("pageerror", lambda error: seen.errors.append(str(error)))
-        page.on("console", lambda message: seen.errors.append(message.text) if message.type == "error" else None)
-        page.on("request", lambda request: seen.requests.append(request.url))
-        page.goto(seen.url)
+        page, seen = watched(browser, path.as_uri(), width, color_scheme=scheme, offline=True)
         opened.append(seen)
         return page
 
@@ -48,11 +31,6 @@ def visit(browser: Any) -> Iterator[Any]:
         seen.context.close()
         assert seen.errors == []
         assert [url for url in seen.requests if not url.startswith("data:")] == [seen.url]
-
-
-def keep(page: Any, name: str) -> None:
-    SCREENSHOTS.mkdir(parents=True, exist_ok=True)
-    page.screenshot(path=SCREENSHOTS / f"{name}.png", full_page=True)
 
 
 def numbers(text: str) -> list[float]:

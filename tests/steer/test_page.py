@@ -1,30 +1,18 @@
 """The page in a real browser, beside a real training: a person drags the ray, and λ follows."""
 
 import re
-import shutil
 from collections.abc import Iterator
-from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from tests.browser import browser, keep, needs_chromium, sync_api, watched
 
 from equipoise import metrics
 from equipoise.problems import VLMOP2
 from equipoise.train.steering import STATUS, read_status
 
-sync_api = pytest.importorskip("playwright.sync_api")
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="needs chromium: apt-get install chromium")
-SCREENSHOTS = Path(__file__).parent.parent.parent / "out" / "screenshots"
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    with sync_api.sync_playwright() as playwright:
-        started = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        yield started
-        started.close()
+__all__ = ["browser"]  # a fixture
+pytestmark = needs_chromium
 
 
 @pytest.fixture
@@ -33,13 +21,7 @@ def visit(browser: Any) -> Iterator[Any]:
     opened = []
 
     def go(address: str, width: int = 1280, scheme: str = "light") -> Any:
-        context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme)
-        page = context.new_page()
-        seen = SimpleNamespace(context=context, url=address, errors=[], requests=[])
-        page.on("pageerror", lambda error: seen.errors.append(str(error)))
-        page.on("console", lambda message: seen.errors.append(message.text) if message.type == "error" else None)
-        page.on("request", lambda request: seen.requests.append(request.url))
-        page.goto(address)
+        page, seen = watched(browser, address, width, color_scheme=scheme)
         opened.append(seen)
         return page
 
@@ -50,11 +32,6 @@ def visit(browser: Any) -> Iterator[Any]:
         assert [error for error in seen.errors if not any(one in error for one in expected)] == []
         own = {seen.url, f"{seen.url}status", f"{seen.url}wish"}
         assert {url for url in seen.requests if not url.startswith("data:")} <= own
-
-
-def keep(page: Any, name: str) -> None:
-    SCREENSHOTS.mkdir(parents=True, exist_ok=True)
-    page.screenshot(path=SCREENSHOTS / f"{name}.png", full_page=True)
 
 
 def numbers(text: str) -> list[float]:

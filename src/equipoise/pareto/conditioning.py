@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from equipoise.errors import UnknownNameError, require
 from equipoise.pareto.adapters import KINDS, Adapter, Layer, can_be_conditioned, spatial
+from equipoise.pareto.objectives import read_objectives
 from equipoise.preference import tolerance, validate
 from equipoise.registry import nearest
 
@@ -80,7 +81,7 @@ def conditioned(
     require(isinstance(model, nn.Module), "model must be an nn.Module", type(model).__name__)
     require(rank >= 1, "rank must be at least 1", rank)
     require(width >= 1, "width must be at least 1", width)
-    m, names = _objectives(objectives)
+    m, names = read_objectives(objectives)
     _check_not_compiled(model)
     adapters = {}
     for name, (layer, one) in _choose(model, layers, kind).items():
@@ -300,18 +301,6 @@ class Conditioned(nn.Module):
         w = w if w.is_floating_point() else w.to(torch.get_default_dtype())
         sound = (w >= 0).all(-1, keepdim=True) & ((w.sum(-1, keepdim=True) - 1).abs() <= tolerance(w))
         return torch.where(sound, w, torch.nan).to(device)
-
-
-def _objectives(objectives: int | Sequence[str]) -> tuple[int, tuple[str, ...] | None]:
-    rule = "objectives must be a number of at least 2, or as many names"
-    if isinstance(objectives, int):
-        require(objectives >= 2, rule, objectives)
-        return objectives, None
-    names = tuple(objectives)
-    sound = not isinstance(objectives, str) and len(names) >= 2 and all(isinstance(name, str) for name in names)
-    require(sound, rule, repr(objectives))
-    require(len(set(names)) == len(names), "the names of objectives must differ", list(names))
-    return len(names), names
 
 
 def _check_not_compiled(model: nn.Module) -> None:

@@ -15,6 +15,7 @@ from equipoise.metrics import imbalance
 from equipoise.pareto.draws import Distribution, draw_preferences
 from equipoise.pareto.duals import Mesh, NodeDuals, node_means
 from equipoise.pareto.front import Front
+from equipoise.pareto.objectives import read_objectives
 from equipoise.registry import Method
 from equipoise.train import MultiObjective
 from equipoise.train.checkpoint import check_configuration, describe
@@ -145,7 +146,7 @@ class ParetoSet:
         ideal: Zero = 0.0,
         store: Store = "device",
     ) -> None:
-        m, self.names = _read_objectives(objectives)
+        m, self.names = read_objectives(objectives)
         self.margin = MARGIN / m if margin is None else float(margin)
         self.mesh = Mesh.of(m, nodes, self.margin)
         rule = "draw must be a function of n and a torch.Generator, or None"
@@ -495,20 +496,6 @@ def _is_count(value: object) -> bool:
 
 def _has_ranks() -> bool:
     return dist.is_available() and dist.is_initialized()
-
-
-def _read_objectives(objectives: int | Sequence[str]) -> tuple[int, tuple[str, ...] | None]:
-    """Their number, and their names if they have any."""
-    if isinstance(objectives, int) and not isinstance(objectives, bool):
-        require(objectives >= 2, "objectives must be at least 2", objectives)
-        return objectives, None
-    named = not isinstance(objectives, str | bool) and all(isinstance(name, str) for name in objectives)
-    require(named, "objectives must be a number or a list of names", lambda: f"{objectives!r:.80}")
-    assert not isinstance(objectives, int)  # noqa: S101
-    names = tuple(objectives)
-    require(len(names) >= 2, "objectives must be at least 2", len(names))
-    require(len(set(names)) == len(names), "objectives must have names that differ from one another", names)
-    return len(names), names
 
 
 def _choose(method: Choice) -> Method:
