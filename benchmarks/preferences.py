@@ -4,8 +4,8 @@
 
 Three tasks: VLMOP2 with 10 % noise on every loss; Multi-MNIST with a sixth of the pictures, so that it takes minutes on
 one core; Adult. The last two are those of `examples/`, with their networks, optimizers and schedules. A cold run has
-`first` steps and a schedule of that length. A warm one has `then`; where the learning rate falls, it begins with half
-of it, on Adult with a quarter.
+`first` steps and a schedule of that length. A warm one has `then`, 0.3 of that, on Adult an eighth; where the learning
+rate falls, it begins with half of it, on Adult with a quarter.
 
 Sweep: ten rays, cold and by `eq.sweep`. Both are compared by the largest weighted loss max w_i f_i of the answer of
 each ray, on all training data and, where there are any, on all test data. Claims: a sweep takes at most 4 times the
@@ -155,7 +155,7 @@ def adult(folder: str | None) -> Task:
     return Task(
         "Adult",
         first=adult_example.STEPS,
-        then=round(0.3 * adult_example.STEPS),
+        then=round(0.125 * adult_example.STEPS),
         margin=0.1,
         changes=((0.5, 0.8), (0.2, 0.7), (0.7, 0.4), (0.9, 0.1)),
         model=model,

@@ -39,7 +39,7 @@ CORNER, ALTERNATES = 0.9, -0.6
 """A largest weight that leaves the others none, and the mean of the turns of Δd that tells of too long steps."""
 BRAKE, RELEASE, SLOWEST = 0.5, 1.002, 1e-3
 """What coefficients are multiplied by then, by how much they recover in a step, and the least factor."""
-RESTART = 10.0
+RESTART = 5.0
 """The latest step on the clock after a change of the preference: running means are then over a few steps."""
 HUGE = 1e30
 """A ratio to a gain that began at or below 0 must stay finite."""
