@@ -38,7 +38,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--write-digits", type=Path, metavar="FILE", help="write that file, and do nothing else")
     parser.add_argument("--summary", action="store_true", help="print the columns' totals and the rows that are lost")
     parser.add_argument("--publish", type=Path, metavar="FILE", help="write the scores of all rows to a small file")
-    parser.add_argument("--update", type=Path, metavar="FILE", help="put the columns of --methods into such a file")
+    parser.add_argument("--update", type=Path, metavar="FILE", help="put the columns of --methods but LS into it")
     parser.add_argument("--show", type=Path, metavar="FILE", help="print such a file, and do nothing else")
     chosen = parser.parse_args(arguments)
     if chosen.write_digits is not None:

@@ -8,6 +8,7 @@ import torch
 
 import equipoise as eq
 from equipoise.errors import StateMismatchError
+from equipoise.weighting.protocol import restarted
 
 W, V = {"left": 0.5, "right": 0.5}, {"left": 0.1, "right": 0.9}
 
@@ -198,3 +199,16 @@ def test_the_clock_goes_back_and_all_else_goes_on(steps, clock):
         assert torch.equal(getattr(new, name), getattr(state, name)), name
     linear = eq.Linear()
     assert linear.restarted(linear.init(w)) == linear.init(w)
+
+
+def test_what_a_weighting_wraps_goes_back_too_and_one_of_another_class_stays():
+    class Own:
+        """A weighting that is no `Weighting`."""
+
+    w = torch.tensor([0.3, 0.7], dtype=torch.float64)
+    wrapped, state = eq.Momentum(eq.SelfTuned()), eq.Momentum(eq.SelfTuned()).init(w)
+    for _ in range(20):
+        _, state = wrapped.update(torch.tensor([1.0, 2.0], dtype=torch.float64), state, w)
+    new = restarted(wrapped, state)
+    assert (new.inner.steps.item(), new.step.item()) == (5, 20)
+    assert restarted(Own(), w) is w

@@ -31,14 +31,14 @@ class Seen(NamedTuple):
     """Which objectives are present, (m,); None for all."""
 
 
-def _ranks(group: Group) -> int:
+def ranks(group: Group) -> int:
     """How many processes train together, R."""
     return dist.get_world_size(group) if dist.is_available() and dist.is_initialized() else 1
 
 
 def everywhere(fact: bool, device: torch.device, group: Group) -> bool:  # noqa: FBT001
     """Whether `fact` is true on all ranks; all ranks must call."""
-    if _ranks(group) == 1:
+    if ranks(group) == 1:
         return fact
     worst = torch.tensor(float(fact), device=device)
     dist.all_reduce(worst, dist.ReduceOp.MIN, group=group)
@@ -53,7 +53,7 @@ def mean_losses(values: Tensor, counts: Tensor | None, group: Group) -> Seen:
         counts: This rank's samples of each, (m,); None: the same number on every rank.
         group: The ranks.
     """
-    R = _ranks(group)
+    R = ranks(group)
     here = None if counts is None else counts > 0
     local = values if here is None else torch.where(here, values, 0.0)
     if R == 1:
@@ -73,7 +73,7 @@ def mean_losses(values: Tensor, counts: Tensor | None, group: Group) -> Seen:
 
 def mean_rows(rows: Tensor, seen: Seen, group: Group) -> Tensor:
     """The gradients of the losses over all ranks, (m, d), from this rank's; 0 where an objective is absent."""
-    R = _ranks(group)
+    R = ranks(group)
     if seen.counts is None and R == 1:
         return rows
     weight = torch.ones_like(rows[:, :1]) if seen.share is None else seen.share.to(rows).unsqueeze(-1)

@@ -29,7 +29,7 @@ from equipoise.train.step import Attached, Call, Chosen, Mean, Pending, detach
 from equipoise.units import Scale, Units
 from equipoise.weighting import Limits, Weighting
 from equipoise.weighting.floor import floor
-from equipoise.weighting.protocol import duals
+from equipoise.weighting.protocol import duals, restarted
 from equipoise.weighting.reweighted import row_dtype
 
 __all__ = ["Course", "Run"]
@@ -156,7 +156,7 @@ class Run:
         with self.exactly():
             params, self.statistics = self.params(), {}
             self.archive.forget(local(params) if self.params.sharded else params, w)
-            state, following = self.weighting.restarted(self.weights.state), self.weights.coefficients
+            state, following = restarted(self.weighting, self.weights.state), self.weights.coefficients
             self.prefer(w)
             self.weights.load(state, following)
         self.compared = ""

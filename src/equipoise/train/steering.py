@@ -13,11 +13,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import torch.distributed as dist
 from torch import Tensor
 
 from equipoise.atomic import check_json, read_plain, release_lock, take_lock, write_json
 from equipoise.errors import DamagedFileError, require, warn
+from equipoise.train.distributed import ranks
 from equipoise.train.multi_objective import MultiObjective
 
 __all__ = ["read_status", "steered", "write_wish"]
@@ -70,8 +70,11 @@ def steered(mol: MultiObjective, folder: str | os.PathLike[str], *, every: float
     run.check_open()
     require(run.attached is not None, "mol must have an optimizer to be steered from outside", "none")
     require(run.watch is None, "mol must have no limits to be steered: their preference must stay", "a run with limits")
-    alone = not (dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1)
-    require(alone, "mol must be trained by one process to be steered: others would not hear of it", "several processes")
+    require(
+        ranks(None) == 1,
+        "mol must be trained by one process to be steered: others would not hear of it",
+        "several processes",
+    )
     require(math.isfinite(every) and every > 0, "every must be a positive number of seconds", every)
     place = Path(folder)
     place.mkdir(parents=True, exist_ok=True)

@@ -20,6 +20,7 @@ __all__ = [
     "check_preference",
     "duals",
     "keep",
+    "restarted",
     "see",
     "working_dtype",
 ]
@@ -225,6 +226,16 @@ def duals(weighting: Any, state: Any) -> Tensor | None:  # noqa: ANN401
         return found
     inner = getattr(weighting, "inner", None)
     return None if inner is None else duals(inner, getattr(state, "inner", state))
+
+
+def restarted(weighting: Any, state: Any) -> Any:  # noqa: ANN401
+    """The state that a run goes on with when its preference changes, also of what a weighting wraps."""
+    own, inner = getattr(weighting, "restarted", None), getattr(weighting, "inner", None)
+    state = state if own is None else own(state)
+    if inner is None:
+        return state
+    within = getattr(state, "inner", None)
+    return restarted(inner, state) if within is None else state._replace(inner=restarted(inner, within))
 
 
 def _shapes(state: object) -> list[torch.Size]:

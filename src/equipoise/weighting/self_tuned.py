@@ -34,11 +34,11 @@ FALLEN, YOUNG = 0.9, 10.0
 RISE, REST = 0.05, 0.005
 """A relative rise of a gain that is a conflict, and a fall below which it is at rest."""
 WATCH, STALE = 50.0, 0.95
-"""After so many steps, gains whose mean is still above this share of its start belong to a model that is trained."""
+"""Gains whose mean is above this share of its start after so many steps belong to a trained model."""
 CORNER, ALTERNATES = 0.9, -0.6
-"""A largest weight that leaves the others none, and the mean of the turns of Δd that tells of too long steps."""
+"""λ is at a corner from this largest weight on. Below this mean of the turns of Δd the steps are too long."""
 BRAKE, RELEASE, SLOWEST = 0.5, 1.002, 1e-3
-"""What coefficients are multiplied by then, by how much they recover in a step, and the least factor."""
+"""The factor on the coefficients then, its recovery per step, and its least value."""
 RESTART = 5.0
 """The latest step on the clock after a change of the preference: running means are then over a few steps."""
 HUGE = 1e30
@@ -285,10 +285,9 @@ class SelfTuned(Weighting[SelfTunedState]):
         return now.write()
 
     def restarted(self, state: SelfTunedState) -> SelfTunedState:
-        """The same with an early clock, and without a floor unless the run is early: λ and what was measured go on.
+        """Set the clock back, and drop the floor unless the run is early. λ and what was measured stay.
 
-        With a late clock the integral part and the running means would take a multiple of the steps already taken to
-        follow another preference.
+        With a late clock the integral part and the running means would follow another preference too slowly.
         """
         late = state.steps > RESTART
         return state._replace(steps=state.steps.clamp_max(RESTART), youth=state.youth.masked_fill(late, 0.0))

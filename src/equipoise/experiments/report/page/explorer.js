@@ -219,18 +219,7 @@ function startExplorer(section) {
     state.shown = new Set(kept.length ? kept : usual.length ? usual : names);
     const m = chosen.objectives;
     if (!state.w || state.w.length !== m) state.w = chosen.preferences[Math.floor(chosen.preferences.length / 2)];
-    sliders = range(m === 2 ? 1 : m).map((i) =>
-      el("input", {
-        type: "range",
-        id: `w${i + 1}`,
-        min: LEAST,
-        max: MOST,
-        step: 0.005,
-        oninput: (event) => {
-          set(withEntry(state.w, i, Number(event.target.value)));
-        },
-      }),
-    );
+    sliders = weightSliders(m, (i, value) => set(withEntry(state.w, i, value)));
     held.replaceChildren(
       ...sliders.map((slider, i) =>
         el(

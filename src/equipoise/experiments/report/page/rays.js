@@ -28,6 +28,19 @@ function withEntry(w, i, wanted) {
   const rest = 1 - w[i];
   return normalised(w.map((x, j) => (j === i ? value : Math.max((x * (1 - value)) / rest, 1e-3))));
 }
+/** A slider for each weight, one for two objectives; `moved(i, value)` hears of them. */
+function weightSliders(m, moved) {
+  return range(m === 2 ? 1 : m).map((i) =>
+    el("input", {
+      type: "range",
+      id: `w${i + 1}`,
+      min: LEAST,
+      max: MOST,
+      step: 0.005,
+      oninput: (event) => moved(i, Number(event.target.value)),
+    }),
+  );
+}
 const sub = (i) => String(i + 1).replace(/\d/g, (d) => "₀₁₂₃₄₅₆₇₈₉"[d]);
 
 /** The handle sits on the ray, inside the picture and beyond the front. */

@@ -226,16 +226,7 @@ function bar(name, share) {
 function enter() {
   if (!picture.node.isConnected) build();
   const m = names().length;
-  sliders = range(m === 2 ? 1 : m).map((i) =>
-    el("input", {
-      type: "range",
-      id: `w${i + 1}`,
-      min: LEAST,
-      max: MOST,
-      step: 0.005,
-      oninput: (event) => ask(withEntry(preference(), i, Number(event.target.value))),
-    }),
-  );
+  sliders = weightSliders(m, (i, value) => ask(withEntry(preference(), i, value)));
   held.replaceChildren(
     ...sliders.map((slider, i) => el("label", { for: slider.id }, `w${sub(i)}: how much ${names()[i]} matters`, slider)),
   );
