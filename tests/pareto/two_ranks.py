@@ -44,6 +44,7 @@ def main() -> None:
     rank, ranks, folder = int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3])
     dist.init_process_group("gloo", init_method=f"file://{folder / 'meet'}", rank=rank, world_size=ranks)
     torch.save(train(rank, ranks), folder / f"{rank}.pt")
+    dist.barrier()  # a rank that leaves while the other still works can abort
     dist.destroy_process_group()
 
 

@@ -354,4 +354,5 @@ if __name__ == "__main__":
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{where}/meeting", rank=mine, world_size=world)
     torch.save(everything(world, mine, where), where / f"{mine}.pt")
+    dist.barrier()  # a rank that leaves while the other still works can abort
     dist.destroy_process_group()

@@ -78,6 +78,7 @@ def main(rank: int, ranks: int, folder: Path) -> None:
     }
     torch.save(found, folder / f"{rank}-{ranks}.pt")
     if ranks > 1:
+        dist.barrier()  # a rank that leaves while the other still works can abort
         dist.destroy_process_group()
 
 
