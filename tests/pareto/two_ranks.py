@@ -5,6 +5,7 @@
 leaves λ, the answer and what was drawn in FOLDER/RANK.pt.
 """
 
+import os
 import sys
 from pathlib import Path
 
@@ -44,8 +45,8 @@ def main() -> None:
     rank, ranks, folder = int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3])
     dist.init_process_group("gloo", init_method=f"file://{folder / 'meet'}", rank=rank, world_size=ranks)
     torch.save(train(rank, ranks), folder / f"{rank}.pt")
-    dist.barrier()  # a rank that leaves while the other still works can abort
-    dist.destroy_process_group()
+    dist.barrier()
+    os._exit(0)  # a gloo thread that frees a tensor while the interpreter ends aborts the process
 
 
 if __name__ == "__main__":

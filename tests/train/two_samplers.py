@@ -5,6 +5,7 @@
 leaves what it found in FOLDER/RANK-RANKS.pt.
 """
 
+import os
 import sys
 from contextlib import nullcontext
 from pathlib import Path
@@ -78,8 +79,8 @@ def main(rank: int, ranks: int, folder: Path) -> None:
     }
     torch.save(found, folder / f"{rank}-{ranks}.pt")
     if ranks > 1:
-        dist.barrier()  # a rank that leaves while the other still works can abort
-        dist.destroy_process_group()
+        dist.barrier()
+        os._exit(0)  # a gloo thread that frees a tensor while the interpreter ends aborts the process
 
 
 if __name__ == "__main__":

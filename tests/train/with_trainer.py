@@ -83,6 +83,7 @@ if __name__ == "__main__":
     run = make(folder, dropout=0.0 if "still" in sys.argv else 0.1, trainer={"draw": draw}, **calls)
     run.train(resume_from_checkpoint="resume" in sys.argv)
     torch.save(found(run), folder / f"found-{os.environ.get('RANK', '0')}.pt")
-    if ranks > 1:  # else a thread of the process group can still run when the interpreter ends, which aborts
+    if ranks > 1:
         torch.distributed.barrier()
-        torch.distributed.destroy_process_group()
+        sys.stdout.flush()
+        os._exit(0)  # a gloo thread that frees a tensor while the interpreter ends aborts the process
