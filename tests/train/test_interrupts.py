@@ -1,5 +1,6 @@
 """Ctrl-C at any point: an iterate is in both the numbers and the slots of a run, or in neither."""
 
+import gc
 import signal
 import sys
 from collections.abc import Callable, Iterator
@@ -80,6 +81,13 @@ def same(left: dict[str, Tensor], right: dict[str, Tensor]) -> bool:
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch) -> None:
     monkeypatch.setattr("os.fsync", lambda _: None)
+
+
+@pytest.fixture(autouse=True)
+def _collected() -> Iterator[None]:
+    """What an interrupt left open is closed here, not in a later test, which would fail for it."""
+    yield
+    gc.collect()
 
 
 @every_way
