@@ -19,7 +19,7 @@ from equipoise.pareto.objectives import read_objectives
 from equipoise.registry import Method
 from equipoise.train import MultiObjective
 from equipoise.train.checkpoint import check_configuration, describe
-from equipoise.train.distributed import Group, Seen
+from equipoise.train.distributed import Group, Seen, ranks
 from equipoise.train.inputs import Choice, Store, check_units, choose_method
 from equipoise.train.nonfinite import Floor, is_finite, spoken
 from equipoise.train.run import Run
@@ -197,7 +197,7 @@ class ParetoSet:
             w, (n, m), on the device of the model, in the dtype of its parameters, at least float32.
         """
         require(_is_count(n) and n >= 1, "n must be a whole number of at least 1", n)
-        rank = dist.get_rank(self._group) if _has_ranks() else 0
+        rank = dist.get_rank(self._group) if ranks(self._group) > 1 else 0
         key = (self._seed, rank, self.drawn)
         self._waiting = self._place(draw_preferences(n, self.mesh.m, self.margin, self._distribution, key))
         self.drawn += 1
@@ -230,7 +230,7 @@ class ParetoSet:
             if n is not None:
                 f = torch.where(n > 0, f, 0.0)
             # Of several ranks one that raises alone would leave the others waiting: the run raises on all of them.
-            if run.checks and not run.course.skips and not _has_ranks():
+            if run.checks and not run.course.skips and ranks(self._group) == 1:
                 self._check_finite(f.detach(), w)
             above = self._units.normalise(f, self._scale._replace(unit=self._scale.unit.to(f)))
             means, mass = node_means(shares, w * above, n)
@@ -492,10 +492,6 @@ def _evaluating(model: nn.Module) -> Iterator[None]:
 
 def _is_count(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= 0
-
-
-def _has_ranks() -> bool:
-    return dist.is_available() and dist.is_initialized()
 
 
 def _choose(method: Choice) -> Method:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from equipoise.weighting.protocol import working_dtype
 
-__all__ = ["Group", "Seen", "everywhere", "mean_losses", "mean_rows"]
+__all__ = ["Group", "Seen", "everywhere", "mean_losses", "mean_rows", "ranks"]
 
 Group: TypeAlias = "dist.ProcessGroup | None"
 """The ranks that train together; None: all of them."""
