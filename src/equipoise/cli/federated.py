@@ -28,12 +28,12 @@ from equipoise.cli.shared import (
     read_preset,
 )
 from equipoise.errors import NonFiniteLossError, require
-from equipoise.experiments.federated import settings, tuned_table
+from equipoise.experiments.federated import settings, table_tuned
 from equipoise.experiments.federated.compute import provide_jobs
 from equipoise.experiments.federated.rows import Wanted
 from equipoise.experiments.federated.scores import HEADS, METRICS, PARTS, Entry
-from equipoise.experiments.federated.settings import ATTEMPTED
 from equipoise.experiments.item import Request
+from equipoise.experiments.paper import TRIED
 from equipoise.experiments.render import say, wrote_json
 from equipoise.federated import Participation, Task
 from equipoise.identity import spec as identity
@@ -78,7 +78,7 @@ def federated_command(
         data=read_folder(data_folder),
         own=own,
     )
-    free = value is None or name in ATTEMPTED
+    free = value is None or name in TRIED
     require(free, f"value must not be given: {name} has no setting in tab:2", value)
     order = _Order(request, named("task", task, settings.tasks()), name, Participation(fraction, dropout))
     tried = None
@@ -114,7 +114,7 @@ class _Order:
 
     def wanted(self, value: float | None) -> Wanted:
         """The method with a value, as a row of a table."""
-        return tuned_table.valued(self.request, self.task_name, self.task, self.method, value)
+        return table_tuned.valued(self.request, self.task_name, self.task, self.method, value)
 
     def run(self, values: tuple[float | None, ...]) -> list[NonFiniteLossError]:
         """Compute missing cells; returns the errors."""
@@ -128,7 +128,7 @@ class _Order:
         if len(found) < len(self.seeds):
             return None
         of = tuple(found), tuple(found.values())
-        return Entry(self.task_name, self.method, one.row.output, *of, None, claimed=False)
+        return Entry(self.task_name, self.method, one.row.output, *of, {}, claimed=False)
 
 
 def _report(order: _Order, value: float | None) -> dict[str, Any]:
@@ -193,9 +193,9 @@ def _tune(order: _Order) -> tuple[float, dict[str, float | None]]:
         The winning value, and the loss of every value; None where a run was not finite.
     """
     name = order.method
-    require(name in ATTEMPTED, f"method must have a setting to tune: one of {', '.join(ATTEMPTED)}", name)
-    losses, failed = tuned_table.search(order.request, order.task_name, order.task, name)
-    best = tuned_table.best(losses)
+    require(name in TRIED, f"method must have a setting to tune: one of {', '.join(TRIED)}", name)
+    losses, failed = table_tuned.search(order.request, order.task_name, order.task, name)
+    best = table_tuned.best(losses)
     if best is None:
         if failed:
             raise failed[0]

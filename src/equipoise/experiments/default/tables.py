@@ -10,23 +10,18 @@ from rich.table import Table
 from equipoise.experiments import jobs
 from equipoise.experiments.default import settings
 from equipoise.experiments.default.settings import DEFAULT, Entry, Tally
-from equipoise.experiments.item import Item, Request
+from equipoise.experiments.item import Request, item
 from equipoise.experiments.render import wrote_json
 
-__all__ = ["items", "percent"]
+__all__ = ["percent", "table_conversions"]
 
 COLUMNS = ("TCH", "STCH 0.01", "STCH 0.03", "STCH 0.1", "EPO", "FERERO", "PGD η=1 c=0", "EG η=1 c=0", DEFAULT)
 HEADS = {"PGD η=1 c=0": "AdaOMDgd", "EG η=1 c=0": "AdaOMDeg"}
 
 
-def items() -> dict[str, Item]:
-    """The table by its name on the command line."""
-    what = "Beyond the paper: the default beside other methods on 26 problems, every output of each"
-    takes = frozenset({"workers", "json_file", "methods"})
-    return {"table-conversions": Item("-", "-", what, _table_conversions, takes)}
-
-
-def _table_conversions(request: Request) -> None:
+@item("-", "-", ("workers", "json_file", "methods"))
+def table_conversions(request: Request) -> None:
+    """Beyond the paper: the default beside other methods on 26 problems, every output of each."""
     store, console, own = request.store, request.console, request.own
     names = settings.names_of_problems()
     tasks = settings.missing(store, names, own)

@@ -4,8 +4,9 @@ import shlex
 from collections.abc import Sequence
 from typing import Any, get_args
 
+from equipoise.experiments.comparison import ALLOWED, Number
 from equipoise.experiments.federated.rows import TABLES
-from equipoise.experiments.federated.scores import ALLOWED, HEADS, METRICS, Entry
+from equipoise.experiments.federated.scores import HEADS
 from equipoise.experiments.federated.settings import MOMENTUM
 from equipoise.experiments.paper import Preset
 from equipoise.experiments.report.fronts import table_cells
@@ -106,7 +107,8 @@ def _is_stch(runs: TaskRuns) -> bool:
 
 def _table(runs: TaskRuns, label: str, title: str, command: str | None = None) -> Record:
     """The three metrics; the label is the paper's, for a table that can be compared with it."""
-    claimed = [e.within(metric) for e in runs.entries for metric in METRICS if e.within(metric) is not None]
+    numbers = [number for entry in runs.entries for number in entry.numbers()]
+    claimed = [number.within for number in numbers if number.within is not None]
     inside = f"{sum(map(bool, claimed))} of {len(claimed)} numbers"
     counts = sorted({len(entry.seeds) for entry in runs.entries})
     seeds = f"{counts[0]} to {counts[-1]} seeds" if len(counts) > 1 else f"{counts[0]} seed{'s' * (counts[0] > 1)}"
@@ -117,20 +119,18 @@ def _table(runs: TaskRuns, label: str, title: str, command: str | None = None) -
         "digits": 3,
         "columns": [{"label": head.rstrip(" ↑↓"), "best": "high" if "↑" in head else "low"} for head in HEADS.values()],
         "rows": [
-            {"method": entry.name, "cells": [_score(entry, i) for i in range(len(METRICS))]} for entry in runs.entries
+            {"method": entry.name, "cells": [_score(number) for number in entry.numbers()]} for entry in runs.entries
         ],
         "command": runs.table_command if command is None else command,
     }
 
 
-def _score(entry: Entry, column: int) -> Record:
-    metric = METRICS[column]
-    ours = entry.score(metric)
-    theirs = None if entry.paper is None or not entry.claimed else getattr(entry.paper, metric)
+def _score(number: Number) -> Record:
+    theirs = number.paper if number.claimed else None
     return {
-        "ours": short(ours.mean, EXACT),
-        "std": short(ours.std, EXACT),
-        "paper": None if theirs is None else theirs.mean,
-        "paper_std": None if theirs is None else theirs.std,
-        "agrees": entry.within(metric),
+        "ours": short(number.ours.mean, EXACT),
+        "std": short(number.ours.std, EXACT),
+        "paper": theirs and theirs.mean,
+        "paper_std": theirs and theirs.std,
+        "agrees": number.within,
     }

@@ -171,7 +171,7 @@ def _entries(task: str, cells: Sequence[Cell], *, claimed: bool) -> list[Entry]:
         reported = output if all(output in result["outputs"] for result in results.values()) else "last"
         is_row = name in {*METHODS, settings.EXACT_FERERO, settings.MOMENTUM, "AdaLS", "AdaTCH"} and claimed
         same = is_row and identity(settings.row(name, task).method.weighting) == cells[0].spec["weighting"]
-        theirs = paper.known(task, name) if same else None
+        theirs = paper.known(task, name) if same else {}
         of = seeds, tuple(results[seed] for seed in seeds)
         entries.append(Entry(task, name, cast("Output", reported), *of, theirs, claimed=same))
     return entries

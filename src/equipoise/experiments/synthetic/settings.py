@@ -243,8 +243,7 @@ class TableCell(NamedTuple):
     @property
     def paper(self) -> paper.Score | None:
         """The paper's mean and standard deviation, if it has this row."""
-        row = paper.HYPERVOLUMES.get(self.method)
-        return None if row is None else row[PROBLEMS.index(self.problem)]
+        return paper.HYPERVOLUMES.get(self.method, {}).get(self.problem)
 
     @property
     def within(self) -> bool | None:

@@ -6,26 +6,14 @@ from rich import box
 from rich.table import Table
 
 from equipoise.experiments import jobs
-from equipoise.experiments.item import Item, Request
+from equipoise.experiments.item import Request, item
 from equipoise.experiments.render import MARKS, say, wrote_json
 from equipoise.experiments.synthetic import settings
 from equipoise.experiments.synthetic.settings import Setting, TableCell
 
-__all__ = ["items", "provide"]
+__all__ = ["provide", "table_excess", "table_hv", "table_step_size"]
 
-
-def items() -> dict[str, Item]:
-    """Tables by their names on the command line."""
-    takes = frozenset({"preset", "workers", "json_file", "methods", "seeds"})
-    return {
-        "table-hv": Item("tab:hv", "appendix B", "Hypervolumes of 14 methods on 7 problems", _table_hv, takes),
-        "table-step-size": Item(
-            "-", "appendix B.1", "Claim: η_θ = 0.01 or 0.02 makes no difference", _table_step_size, takes
-        ),
-        "table-excess": Item(
-            "-", "section 4.1", "Claim: ExcessMTL's result is no artefact of its settings", _table_excess, takes
-        ),
-    }
+TAKES = ("preset", "workers", "json_file", "methods", "seeds")
 
 
 def provide(request: Request, problems: Sequence[str], rows: Sequence[Setting]) -> list[TableCell]:
@@ -39,7 +27,9 @@ def provide(request: Request, problems: Sequence[str], rows: Sequence[Setting]) 
 
 
 # ------------------------------------------------------------------------------- tab:hv
-def _table_hv(request: Request) -> None:
+@item("tab:hv", "appendix B", TAKES)
+def table_hv(request: Request) -> None:
+    """Hypervolumes of 14 methods on 7 problems."""
     preset, console = request.settings, request.console
     cells = provide(request, settings.PROBLEMS, settings.chosen(request))
     if not cells:
@@ -117,11 +107,15 @@ def _rows(cells: Sequence[TableCell]) -> Iterator[tuple[str, list[TableCell]]]:
 
 
 # ------------------------------------------------------------------------------- two claims of the appendix
-def _table_step_size(request: Request) -> None:
+@item("-", "appendix B.1", TAKES)
+def table_step_size(request: Request) -> None:
+    """Claim: η_θ = 0.01 or 0.02 makes no difference."""
     _sweep(request, settings.both_step_sizes(request.settings), "step-size")
 
 
-def _table_excess(request: Request) -> None:
+@item("-", "section 4.1", TAKES)
+def table_excess(request: Request) -> None:
+    """Claim: ExcessMTL's result is no artefact of its settings."""
     _sweep(request, settings.excess_settings(), "excess")
 
 

@@ -1,19 +1,18 @@
 """`equipoise reproduce table-agreement`: how many of the paper's numbers the stored runs agree with, table by table."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
+from equipoise.experiments.comparison import ALLOWED, Number
 from equipoise.experiments.federated import rows, scores, settings
-from equipoise.experiments.federated.comparison import Compared
-from equipoise.experiments.federated.preference_table import compare_preferences
-from equipoise.experiments.federated.ratio_table import compare_ratios
-from equipoise.experiments.federated.rows import Wanted
-from equipoise.experiments.item import Item, Request
+from equipoise.experiments.federated.table_preference import compare_preferences, complete
+from equipoise.experiments.federated.table_ratio import compare_ratios
+from equipoise.experiments.item import Request, item
 from equipoise.experiments.render import Page, Sheet
 from equipoise.experiments.results import CellStore
 from equipoise.experiments.synthetic import settings as synthetic
 
-__all__ = ["Claim", "claims", "items"]
+__all__ = ["Claim", "claims", "table_agreement"]
 
 
 class Claim(NamedTuple):
@@ -31,46 +30,37 @@ class Claim(NamedTuple):
     precision: str
 
 
-def items() -> dict[str, Item]:
-    """The table by its name on the command line."""
-    what = "Of how many of the paper's numbers the stored runs are within two deviations"
-    return {"table-agreement": Item("-", "-", what, _table, frozenset({"json_file", "markdown_file"}))}
-
-
 def claims(store: CellStore) -> Iterator[Claim]:
     """Every compared number, from existing cells; nothing is run."""
     for cell in synthetic.table(store, "published"):
         if cell.within is not None:
             what = cell.problem, cell.method, "hypervolume"
             yield Claim("table-hv", what, 0.0 if cell.within else 9.0, len(cell.seeds), "float32")
-    yield from _of_entries("table-mnist", store, list(rows.rows(rows.MNIST, rows.ALL, "published")))
-    for name in rows.GROUPS:
+    tables = {"table-mnist": list(rows.rows(rows.MNIST, rows.ALL, "published"))}
+    tables |= {name: rows.wanted(name) for name in rows.GROUPS if name != "table-text"}
+    for name, wanted in tables.items():
+        if name == "table-preference":
+            yield from _claims(name, compare_preferences(complete(store, wanted, None), "published"), name)
+            continue
+        found = scores.entries_of(store, wanted, None, "published")
         if name == "table-ratio":
-            found = scores.entries_of(store, rows.wanted(name), None, "published")
-            yield from _of_compared(name, compare_ratios(found)["first"])
-        elif name == "table-preference":
-            yield from _of_compared(name, compare_preferences(store, rows.wanted(name), None, "published"))
-        elif name != "table-text":
-            yield from _of_entries(name, store, rows.wanted(name))
+            yield from _claims(name, compare_ratios(found)["first"], name)
+        else:
+            yield from _claims(name, (one for entry in found for one in entry.numbers(scores.printed_in(name))))
 
 
-def _of_entries(name: str, store: CellStore, wanted: Sequence[Wanted]) -> Iterator[Claim]:
-    for entry in scores.entries_of(store, wanted, None, "published"):
-        for metric in scores.printed_in(name):
-            away = entry.deviations(metric)
-            if away is not None:
-                # With mini-batch losses a run of tab:ablation2 is that of tab:3.
-                what = entry.task, entry.name.removesuffix(", mini"), metric
-                yield Claim(name, what, away, len(entry.seeds), settings.precision_of(entry.task) or "tf32")
-
-
-def _of_compared(name: str, compared: Sequence[Compared]) -> Iterator[Claim]:
-    for one in compared:
+def _claims(table: str, numbers: Iterable[Number], task: str = "") -> Iterator[Claim]:
+    for one in numbers:
         if one.deviations is not None:
-            yield Claim(name, (name, one.method, one.metric), one.deviations, len(one.seeds), "bfloat16")
+            # With mini-batch losses a run of tab:ablation2 is that of tab:3.
+            what = task or one.task, one.method.removesuffix(", mini"), one.metric
+            precision = settings.precision_of(one.task) or "tf32"
+            yield Claim(table, what, one.deviations, len(one.seeds), precision)
 
 
-def _table(request: Request) -> None:
+@item("-", "-", ("json_file", "markdown_file"))
+def table_agreement(request: Request) -> None:
+    """Of how many of the paper's numbers the stored runs are within two deviations."""
     page = Page(request, "table-agreement", "How many of the paper's numbers the stored runs agree with")
     found = list(claims(request.store))
     lines = [
@@ -97,7 +87,7 @@ def _line(claims: Sequence[Claim]) -> tuple[str, ...]:
     counts = sorted({claim.seeds for claim in claims})
     return (
         str(len(claims)),
-        str(sum(abs(claim.away) <= scores.ALLOWED for claim in claims)),
+        str(sum(abs(claim.away) <= ALLOWED for claim in claims)),
         str(sum(abs(claim.away) <= 1 for claim in claims)),
         " to ".join(map(str, dict.fromkeys((counts[0], counts[-1])))),
         ", ".join(sorted({claim.precision for claim in claims})),
