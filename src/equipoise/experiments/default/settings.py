@@ -209,6 +209,11 @@ class Task(NamedTuple):
         slow = 60.0 if self.problem in DIGITS else 3.0
         return sum(slow * (8.0 if row.name in _SLOW else 1.0) for row in self.rows)
 
+    @property
+    def specs(self) -> list[Spec]:
+        """The specifications of its cells."""
+        return [cell_spec(self.problem, row) for row in self.rows]
+
 
 _SLOW = frozenset({"EPO", "FERERO"})
 

@@ -2,12 +2,11 @@
 
 from collections.abc import Callable, Iterator, Sequence
 
-from rich import box
 from rich.table import Table
 
 from equipoise.experiments import jobs
 from equipoise.experiments.item import Request, item
-from equipoise.experiments.render import MARKS, say, wrote_json
+from equipoise.experiments.render import MARKS, grid, say, wrote_json
 from equipoise.experiments.synthetic import settings
 from equipoise.experiments.synthetic.settings import Setting, TableCell
 
@@ -19,10 +18,8 @@ TAKES = ("preset", "workers", "json_file", "methods", "seeds")
 def provide(request: Request, problems: Sequence[str], rows: Sequence[Setting]) -> list[TableCell]:
     """The cells of rows on problems, after computing what is missing."""
     store, preset, seeds = request.store, request.settings, request.seeds or settings.SEEDS
-    tasks = settings.missing(store, preset, problems, rows, seeds)
-    asked = [settings.cell_spec(preset, name, row, seed) for name in problems for row in rows for seed in seeds]
-    lacking = [settings.cell_spec(preset, t.problem, row, seed) for t in tasks for row in t.rows for seed in t.seeds]
-    jobs.fill(request, tasks, settings.run_task, asked, lacking)
+    asked = [spec for name in problems for spec in settings.Task(preset, name, tuple(rows), seeds).specs]
+    jobs.fill(request, asked, settings.missing(store, preset, problems, rows, seeds), settings.run_task)
     return settings.table(store, preset, problems, rows, seeds)
 
 
@@ -90,11 +87,8 @@ def _grid(
     below: Callable[[Sequence[TableCell]], str] = lambda _: "",
 ) -> Table:
     """A table with a row per method and a column per problem, narrow enough for eighty characters."""
-    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    table.add_column("method", no_wrap=True)
     problems = [name for name in settings.PROBLEMS if any(cell.problem == name for cell in cells)]
-    for name in problems:
-        table.add_column(name, justify="right", no_wrap=True)
+    table = grid(title, ("method", *problems), wrap=False)
     for method, row in _rows(cells):
         by_problem = {cell.problem: cell for cell in row}
         table.add_row(method + below(row), *(show(by_problem[p]) if p in by_problem else "" for p in problems))
