@@ -19,10 +19,9 @@ from equipoise.experiments.federated.rows import Wanted
 from equipoise.experiments.federated.runs import absent
 from equipoise.experiments.federated.runs import spec as federated_spec
 from equipoise.experiments.report import gather, render, sections
-from equipoise.experiments.report.numbers import short
 from equipoise.experiments.report.sources import POINTS, read
 from equipoise.experiments.report.training import runs_by_task
-from equipoise.experiments.results import PUBLISHED, CellStore, CellWarning
+from equipoise.experiments.results import PUBLISHED, CellStore, CellWarning, short
 from equipoise.experiments.synthetic import settings as synthetic
 from equipoise.federated import Participation
 from equipoise.registry import Method

@@ -28,24 +28,10 @@ from equipoise.experiments.result_checks import fault, frame
 from equipoise.identity import digest
 
 __all__ = [
-    "FORMAT",
-    "PUBLISHED",
-    "Cell",
-    "CellStore",
-    "CellWarning",
-    "DamagedCellError",
-    "Finished",
-    "Imported",
-    "UnknownFormatError",
-    "alike",
-    "cell_name",
-    "cells_in",
-    "import_cells",
-    "load",
-    "pack",
-    "provenance",
+    "FORMAT", "PUBLISHED", "Cell", "CellStore", "CellWarning", "DamagedCellError", "Finished", "Imported",
+    "UnknownFormatError", "alike", "cell_name", "cells_in", "import_cells", "load", "pack", "provenance", "short",
     "write_atomically",
-]
+]  # fmt: skip
 
 Spec = dict[str, Any]
 Result = dict[str, Any]
@@ -471,3 +457,9 @@ def write_atomically(path: Path, text: str) -> None:
     """Write a file atomically."""
     with replacing(path) as file:
         file.write(text.encode())
+
+
+def short(values: torch.Tensor | float | list[Any], digits: int = 6) -> Any:  # noqa: ANN401
+    """A number or nested lists of numbers with a few significant digits: people read cells too."""
+    plain = values.tolist() if isinstance(values, torch.Tensor) else values
+    return [short(x, digits) for x in plain] if isinstance(plain, list) else float(f"{plain:.{digits}g}")

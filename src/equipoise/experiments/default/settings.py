@@ -16,8 +16,7 @@ from torch import Tensor
 from equipoise import metrics, preference
 from equipoise.conversion import Adaptive, Average, Conversion, Last
 from equipoise.experiments.federated import settings as federated
-from equipoise.experiments.federated.runs import short
-from equipoise.experiments.results import CellStore, Finished, Result, Spec
+from equipoise.experiments.results import CellStore, Finished, Result, Spec, short
 from equipoise.federated import simulate
 from equipoise.identity import spec as identity
 from equipoise.problems import DTLZ1, DTLZ2, DTLZ3, DTLZ4, F6, KnownFront, Needle, Planted, problems

@@ -8,9 +8,8 @@ import torch
 
 from equipoise import metrics, preference
 from equipoise.experiments.paper import Preset
-from equipoise.experiments.report.numbers import short
 from equipoise.experiments.report.sources import Sources
-from equipoise.experiments.results import Cell
+from equipoise.experiments.results import Cell, short
 from equipoise.experiments.synthetic import settings as synthetic
 from equipoise.identity import digest
 from equipoise.problems import KnownFront, problems

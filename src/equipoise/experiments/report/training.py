@@ -14,9 +14,8 @@ from equipoise.experiments.federated import settings
 from equipoise.experiments.federated.rows import ALL
 from equipoise.experiments.federated.scores import METRICS, Entry
 from equipoise.experiments.federated.settings import EVERY, METHODS, SEEDS, Output
-from equipoise.experiments.report.numbers import short
 from equipoise.experiments.report.sources import Log, Sources
-from equipoise.experiments.results import Cell, Result, alike
+from equipoise.experiments.results import Cell, Result, alike, short
 from equipoise.identity import digest
 from equipoise.identity import spec as identity
 
@@ -198,6 +197,7 @@ def _method(entry: Entry) -> Record:
     output = entry.output
     curves = [result["curves"][output] for result in entry.results]
     weights = entry.results[0]["coefficients"]
+    archive = torch.tensor([result["archive"] for result in entry.results], dtype=torch.float64)
     record: Record = {
         "name": entry.name,
         "output": output,
@@ -206,17 +206,13 @@ def _method(entry: Entry) -> Record:
         "rounds": curves[0]["round"],
         "weights": short(torch.tensor(weights), 3),
         "weight_rounds": [EVERY * (k + 1) for k in range(len(weights))],
-        "archive": _mean([result["archive"] for result in entry.results]) if output == "adaptive" else [],
+        "archive": short(archive.mean(0), 4) if output == "adaptive" else [],
     }
     for key in CURVES:
         values = torch.tensor([curve[key] for curve in curves], dtype=torch.float64)
         record[key] = short(values.mean(0), 5)
         record[f"{key}_std"] = short(values.std(0, correction=0), 3)
     return record
-
-
-def _mean(values: list[list[float]]) -> Any:  # noqa: ANN401
-    return short(torch.tensor(values, dtype=torch.float64).mean(0), 4)
 
 
 def log_record(log: Log) -> Record:
