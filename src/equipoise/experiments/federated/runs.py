@@ -73,11 +73,7 @@ class Job(NamedTuple):
 
 
 def spec(
-    task: Task,
-    method: Method,
-    seed: int,
-    precision: Precision | None = None,
-    preference: Preference | None = None,
+    task: Task, method: Method, seed: int, precision: Precision | None = None, preference: Preference | None = None
 ) -> Spec:
     """Everything that determines a cell's result.
 

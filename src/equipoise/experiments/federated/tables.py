@@ -190,7 +190,7 @@ def table_time(request: Request) -> None:
     page.say(
         f"Ours: {', '.join(_devices(found))}; rounds only, without evaluation; every run keeps all three outputs, the "
         "archive included; rows of equal step size share one run. The paper's times are another machine's: compare "
-        "what is relative to LS.",
+        "what is relative to LS."
     )
     page.finish(results_of(found), records)
 
@@ -308,7 +308,7 @@ def _say_verdict(page: Page, found: Sequence[Entry]) -> None:
     page.say(
         f"{sum(bool(number.within) for number in away)} of {len(away)} numbers within two of the paper's standard "
         f"deviations, {sum(value <= 1 for value in away.values())} within one; "
-        f"{' to '.join(map(str, dict.fromkeys((counts[0], counts[-1]))))} seed{'s' if counts[-1] > 1 else ''}",
+        f"{' to '.join(map(str, dict.fromkeys((counts[0], counts[-1]))))} seed{'s' if counts[-1] > 1 else ''}"
     )
     page.list(
         [

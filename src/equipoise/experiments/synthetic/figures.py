@@ -35,10 +35,7 @@ def fig_adaptive(request: Request) -> None:
     wrote(request, save(conversion_steps(Adaptive(), iterates), request.out, "fig-adaptive"))
 
 
-_FIG2 = (
-    ("LS", "TCH", "STCH", "OMDgd-TCH", "AdaOMDgd-TCH"),
-    ("MGDA", "PMTL", "ExcessMTL", "EPO", "FERERO"),
-)
+_FIG2 = (("LS", "TCH", "STCH", "OMDgd-TCH", "AdaOMDgd-TCH"), ("MGDA", "PMTL", "ExcessMTL", "EPO", "FERERO"))
 _FRONTS = {
     "fig-4": ("LS", "TCH", "MGDA", "CR-MOGM", "Moco"),
     "fig-8": ("STCH", "OMDgd-TCH", "AdaOMDgd-TCH", "OMDeg-TCH", "AdaOMDeg-TCH"),
