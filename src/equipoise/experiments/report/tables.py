@@ -1,6 +1,5 @@
 """The tables of the page: our numbers, the paper's, and whether they agree."""
 
-import shlex
 from collections.abc import Sequence
 from typing import Any, get_args
 
@@ -9,7 +8,7 @@ from equipoise.experiments.federated.rows import TABLES
 from equipoise.experiments.federated.scores import HEADS
 from equipoise.experiments.federated.settings import MOMENTUM
 from equipoise.experiments.paper import Preset, Score
-from equipoise.experiments.report.fronts import table_cells
+from equipoise.experiments.report.fronts import hv_command, table_cells
 from equipoise.experiments.report.sources import Sources
 from equipoise.experiments.report.training import TaskRuns
 from equipoise.experiments.results import short
@@ -51,7 +50,7 @@ def _hypervolumes(preset: Preset, cells: Sequence[synthetic.TableCell]) -> Recor
             {"method": name, "cells": [known.get((name, problem)) for problem in synthetic.PROBLEMS]}
             for name in dict.fromkeys(cell.method for cell in cells)
         ],
-        "command": shlex.join(["equipoise", "reproduce", "table-hv", *([] if published else ["--preset", preset])]),
+        "command": hv_command(preset),
     }
 
 

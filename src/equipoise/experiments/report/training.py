@@ -5,7 +5,7 @@ import shlex
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 import torch
 
@@ -24,15 +24,6 @@ __all__ = ["TaskRuns", "as_record", "log_record", "runs_by_task"]
 Record = dict[str, Any]
 
 CURVES = ("train_loss", "test_loss", "test_accuracy")
-
-
-class _Same(NamedTuple):
-    """The key that groups federated cells."""
-
-    task: str
-    """The task's name."""
-    spec: str
-    """The digest of everything else that is not the method."""
 
 
 @dataclass(frozen=True)
@@ -110,14 +101,15 @@ _VALUED = re.compile(r"(.+) \(([\d.e+-]+)\)")
 # ------------------------------------------------------------------------------- which cell is what
 def runs_by_task(sources: Sources) -> list[TaskRuns]:
     """The federated cells, task by task; known tasks first, in their order."""
-    groups: dict[_Same, dict[str, list[Cell]]] = defaultdict(lambda: defaultdict(list))
+    # By the task's name and everything else but the method; then by method.
+    groups: dict[tuple[str, str], dict[str, list[Cell]]] = defaultdict(lambda: defaultdict(list))
     for cell in sources.cells.cells:
         if cell.spec.get("experiment") == "federated":
             shared = {key: cell.spec.get(key) for key in ("task", "precision", "preference")}
             method = digest([cell.spec.get(key) for key in ("weighting", "transform", "conversion")])
-            groups[_Same(cell.names.get("task", "?"), digest(shared))][method].append(cell)
+            groups[cell.names.get("task", "?"), digest(shared)][method].append(cell)
     names = list(settings.tasks())
-    runs = [_task_runs(same.task, list(found.values())) for same, found in groups.items()]
+    runs = [_task_runs(task, list(found.values())) for (task, _), found in groups.items()]
     return sorted(runs, key=lambda run: (names.index(run.task) if run.task in names else 99, run.title))
 
 
