@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal, cast
 
 from equipoise import weighting
-from equipoise.conversion import Adaptive, Average, Last
+from equipoise.conversion import Adaptive, Average, Conversion, Last
 from equipoise.experiments import paper
 from equipoise.experiments.paper import Preset
 from equipoise.federated import Dense, LocalWork, LossSource, Precision, ResNet18, ResNet20, Task, outputs
@@ -138,20 +138,20 @@ def row(
     """
     if own and name in own:
         return Row(name, own[name])
-    kinds, x = _weightings(task, preset), tuned(name, task) if value is None else value
-    kind = name if name in kinds else name.removeprefix("Ada")
+    weightings, others = _weightings(task, preset), methods()
     if name not in {*METHODS, EXACT_FERERO, MOMENTUM}:
-        others = methods()
         if name not in others:
             raise unknown("method must be a known name", name, known_names())
         return Row(name, others[name])
-    found = Method(kinds[kind](math.nan if x is None else x), Last())
+    known = tuned(name, task) if value is None else value
+    x = math.nan if known is None else known  # methods without a setting do not use it
+    kind, transform = name.removeprefix("Ada"), None
     if name == "PropFair":
-        assert x is not None  # noqa: S101
-        return Row(name, replace(found, transform=PropFair(x, 1.0, "linear") if preset == "published" else PropFair(x)))
+        transform = PropFair(x, 1.0, "linear") if preset == "published" else PropFair(x)
+    conversion: Conversion[Any] = Last()
     if kind in {"ExcessMTL", "OMDgd-TCH", "OMDeg-TCH"}:
-        found = replace(found, conversion=Average() if kind == name else Adaptive())
-    return Row(name, found)
+        conversion = Average() if kind == name else Adaptive()
+    return Row(name, Method(weightings[kind](x), conversion, transform))
 
 
 def _weightings(task: str, preset: Preset) -> dict[str, Callable[[float], weighting.Weighting[Any]]]:
