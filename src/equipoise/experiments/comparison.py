@@ -1,13 +1,13 @@
 """Numbers beside the paper's: one type, and one table of methods and metrics."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from equipoise.experiments.paper import Score, standard_error
 from equipoise.experiments.render import MARKS, Page, Sheet
 
-__all__ = ["ALLOWED", "Number", "say_verdict", "sheet"]
+__all__ = ["ALLOWED", "Number", "count_seeds", "say_verdict", "sheet"]
 
 ALLOWED = 2.0
 """A number agrees with the paper if it is within this many of the paper's standard deviations."""
@@ -115,6 +115,13 @@ def sheet(
         lines.append(tuple(cells))
     names = [text for metric, head in heads.items() for text in (head, "paper")[: 2 if metric in printed else 1]]
     return Sheet(title, ("method", *(["seeds"] if seeds else []), *names), tuple(lines))
+
+
+def count_seeds(counts: Iterable[int]) -> str:
+    """Numbers of seeds in words, such as 3 to 10 seeds."""
+    different = sorted(set(counts))
+    number = " to ".join(map(str, dict.fromkeys((different[0], different[-1]))))
+    return f"{number} seed{'s' if different[-1] > 1 else ''}"
 
 
 def say_verdict(page: Page, numbers: Sequence[Number]) -> None:

@@ -10,6 +10,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
 from numpy.typing import NDArray
 
+from equipoise.experiments.comparison import count_seeds
 from equipoise.experiments.drawing import colour, save, style
 from equipoise.experiments.federated.compute import gather
 from equipoise.experiments.federated.rows import MNIST
@@ -217,9 +218,8 @@ def _measured(entry: Entry, key: str) -> bool:
 
 def _note(figure: Figure, tasks: Tasks, what: str) -> None:
     """Write above the figure what is drawn, and of how many seeds."""
-    counts = sorted({len(entry.seeds) for _, entries in tasks for entry in entries})
-    number = f"{counts[0]}" if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
-    figure.suptitle(f"{what}; {number} seed{'s' if counts[-1] > 1 else ''}", fontsize=8, color="0.35")
+    seeds = count_seeds(len(entry.seeds) for _, entries in tasks for entry in entries)
+    figure.suptitle(f"{what}; {seeds}", fontsize=8, color="0.35")
 
 
 def _over_rounds(axes: Axes) -> None:

@@ -5,7 +5,7 @@ from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from equipoise.experiments import paper
-from equipoise.experiments.comparison import sheet
+from equipoise.experiments.comparison import count_seeds, sheet
 from equipoise.experiments.federated import rows as rows_
 from equipoise.experiments.federated import settings
 from equipoise.experiments.federated.compute import gather
@@ -304,11 +304,10 @@ def _say_verdict(page: Page, found: Sequence[Entry]) -> None:
         nothing = "settings or rounds are not those of the paper's table: nothing is claimed"
         page.say(nothing if found else "there are no runs to show yet")
         return
-    counts = sorted({len(number.seeds) for number in away})
     page.say(
         f"{sum(bool(number.within) for number in away)} of {len(away)} numbers within two of the paper's standard "
         f"deviations, {sum(value <= 1 for value in away.values())} within one; "
-        f"{' to '.join(map(str, dict.fromkeys((counts[0], counts[-1]))))} seed{'s' if counts[-1] > 1 else ''}"
+        f"{count_seeds(len(number.seeds) for number in away)}"
     )
     page.list(
         [

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any, get_args
 
-from equipoise.experiments.comparison import ALLOWED, Number
+from equipoise.experiments.comparison import ALLOWED, Number, count_seeds
 from equipoise.experiments.federated.rows import TABLES
 from equipoise.experiments.federated.scores import HEADS
 from equipoise.experiments.federated.settings import MOMENTUM
@@ -99,8 +99,7 @@ def _table(runs: TaskRuns, label: str, title: str, command: str | None = None) -
     numbers = [number for entry in runs.entries for number in entry.numbers()]
     claimed = [number.within for number in numbers if number.within is not None]
     inside = f"{sum(map(bool, claimed))} of {len(claimed)} numbers"
-    counts = sorted({len(entry.seeds) for entry in runs.entries})
-    seeds = f"{counts[0]} to {counts[-1]} seeds" if len(counts) > 1 else f"{counts[0]} seed{'s' * (counts[0] > 1)}"
+    seeds = count_seeds(len(entry.seeds) for entry in runs.entries)
     return {
         "title": f"{label}: {title}" if label and claimed else title,
         "summary": f"{inside} within {ALLOWED:g} of the paper’s standard deviations. " if claimed else "",

@@ -32,7 +32,8 @@ def table_hv(request: Request) -> None:
     if not cells:
         say(console, "there are no runs to show yet")
         return
-    console.print(_grid("mean of max_i w_i f_i over the preferences: what TCH asks to be small", cells, _tch))
+    title = "mean of max_i w_i f_i over the preferences: what TCH asks to be small"
+    console.print(_grid(title, cells, lambda cell: f"{cell.tch:.4f}"))
     seeds = ", ".join(map(str, cells[0].seeds))
     heading = f"tab:hv, preset {preset}: hypervolume, mean and std over seeds {seeds}"
     console.print(_grid(heading, cells, lambda cell: _volume(cell, preset == "published"), _below))
@@ -70,10 +71,6 @@ def _volume(cell: TableCell, compared: bool) -> str:  # noqa: FBT001
 def _below(row: Sequence[TableCell]) -> str:
     """The labels of the lines below a hypervolume."""
     return "\n[dim]std[/dim]" if row[0].paper is None else "\n[dim]std\npaper\nours − paper[/dim]"
-
-
-def _tch(cell: TableCell) -> str:
-    return f"{cell.tch:.4f}"
 
 
 def _imbalance(cell: TableCell) -> str:
