@@ -1,5 +1,6 @@
 """`reproduce all`: every item gets the options it takes, and missing data of one item does not stop the others."""
 
+import inspect
 import io
 from pathlib import Path
 
@@ -9,10 +10,23 @@ from typer.testing import CliRunner
 
 from equipoise.cli import app
 from equipoise.datasets import MissingDataError
-from equipoise.experiments.catalogue import QUICK, reproduce_all
+from equipoise.experiments import catalogue
+from equipoise.experiments.catalogue import QUICK, STUDIES, reproduce_all
 from equipoise.experiments.item import Item, Request
 
 runner = CliRunner()
+
+
+def test_an_item_is_found_by_its_name():
+    """`table-hv` is `table_hv` of one module, and what is shown for it names it so."""
+    found = [(name, item) for study in STUDIES for name, item in vars(study).items() if isinstance(item, Item)]
+    assert {name.replace("_", "-") for name, _ in found} == set(catalogue.items())
+    assert len(found) == len(catalogue.items()) > 25
+    for variable, item in found:
+        name = variable.replace("_", "-")
+        assert inspect.getclosurevars(item.run).nonlocals.get("name", name) == name
+        assert item.caption
+        assert not item.caption.endswith(".")
 
 
 @pytest.fixture

@@ -17,9 +17,7 @@ app = typer.Typer(no_args_is_help=True, help="Data sets: list and download them.
 
 
 @app.command("list")
-def data_list(
-    folder: Annotated[Path | None, typer.Option(help="Look here first.")] = None,
-) -> None:
+def data_list(folder: Annotated[Path | None, typer.Option(help="Look here first.")] = None) -> None:
     """List the data sets, and where each was found."""
     table = listing("name", "what", Column("found in", overflow="fold"), "can be fetched")
     for name, source in datasets.sources().items():

@@ -1,5 +1,6 @@
 """`equipoise fl`: one method on one federated task, all its outputs."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -8,32 +9,15 @@ import typer
 from rich import box
 from rich.table import Table
 
-from equipoise.cli.shared import (
-    Data,
-    Device,
-    JSONFile,
-    Out,
-    PrecisionOption,
-    PresetOption,
-    Rounds,
-    Yes,
-    check_files,
-    console,
-    named,
-    read_device,
-    read_folder,
-    read_integers,
-    read_method,
-    read_precision,
-    read_preset,
-)
+from equipoise.cli import shared
+from equipoise.cli.shared import console, named
 from equipoise.errors import NonFiniteLossError, require
-from equipoise.experiments.federated import settings, tuned_table
+from equipoise.experiments.federated import settings, table_tuned
 from equipoise.experiments.federated.compute import provide_jobs
 from equipoise.experiments.federated.rows import Wanted
 from equipoise.experiments.federated.scores import HEADS, METRICS, PARTS, Entry
-from equipoise.experiments.federated.settings import ATTEMPTED
 from equipoise.experiments.item import Request
+from equipoise.experiments.paper import TRIED
 from equipoise.experiments.render import say, wrote_json
 from equipoise.federated import Participation, Task
 from equipoise.identity import spec as identity
@@ -48,37 +32,37 @@ def federated_command(
         typer.Option(help="A row of the paper's table, a method of `equipoise methods`, or module:name of your own."),
     ] = "equipoise",
     seeds: Annotated[str, typer.Option(help="Seeds, separated by commas.")] = "0",
-    rounds: Rounds = None,
+    rounds: shared.Rounds = None,
     value: Annotated[float | None, typer.Option(help="The method's setting; the paper's best if not given.")] = None,
     tune: Annotated[  # noqa: FBT002
         bool, typer.Option("--tune", help="Try the paper's values; the smallest worst-client training loss wins.")
     ] = False,
     fraction: Annotated[float, typer.Option(help="Share of the clients drawn in every round.")] = 1.0,
     dropout: Annotated[float, typer.Option(help="Probability that a drawn client does not answer.")] = 0.0,
-    preset: PresetOption = None,
-    device: Device = None,
-    precision: PrecisionOption = None,
-    data_folder: Data = None,
-    out: Out = Path("out"),
-    yes: Yes = False,  # noqa: FBT002
-    json_file: JSONFile = None,
+    preset: shared.PresetOption = None,
+    device: shared.Device = None,
+    precision: shared.PrecisionOption = None,
+    data_folder: shared.Data = None,
+    out: shared.Out = Path("out"),
+    yes: shared.Yes = False,  # noqa: FBT002
+    json_file: shared.JSONFile = None,
 ) -> None:
     """Federated learning on one machine: a method on a task, all outputs of its run."""
-    check_files(out, json=json_file)
-    name, own = read_method(method, settings.known_names())
+    shared.check_files(out, json=json_file)
+    name, own = shared.read_method(method, settings.known_names())
     request = Request(
         console,
         out,
         yes,
-        read_preset(preset),
-        seeds=read_integers("seeds", seeds),
+        shared.read_preset(preset),
+        device=shared.read_device(device),
+        precision=shared.read_precision(precision),
+        data=shared.read_folder(data_folder),
+        seeds=shared.read_integers("seeds", seeds),
         rounds=rounds,
-        device=read_device(device),
-        precision=read_precision(precision),
-        data=read_folder(data_folder),
         own=own,
     )
-    free = value is None or name in ATTEMPTED
+    free = value is None or name in TRIED
     require(free, f"value must not be given: {name} has no setting in tab:2", value)
     order = _Order(request, named("task", task, settings.tasks()), name, Participation(fraction, dropout))
     tried = None
@@ -112,42 +96,43 @@ class _Order:
     def described(self) -> str:
         return f"seed{'s' if len(self.seeds) > 1 else ''} {', '.join(map(str, self.seeds))}"
 
-    def wanted(self, value: float | None) -> Wanted:
-        """The method with a value, as a row of a table."""
-        return tuned_table.valued(self.request, self.task_name, self.task, self.method, value)
-
-    def run(self, values: tuple[float | None, ...]) -> list[NonFiniteLossError]:
-        """Compute missing cells; returns the errors."""
-        jobs = [self.wanted(value).job(self.seeds, self.request.precision) for value in values]
-        return [error for _, error in provide_jobs(self.request, jobs)]
-
-    def entry(self, value: float | None) -> Entry | None:
-        """The results with a value, or None if some are missing."""
-        one = self.wanted(value)
+    def run(self, value: float | None) -> tuple[Wanted, Entry]:
+        """The method with a value, as a row of a table, and its results, after computing what is missing."""
+        one = table_tuned.valued(self.request, self.task_name, self.task, self.method, value)
+        failed = provide_jobs(self.request, [one.job(self.seeds, self.request.precision)])
         found = one.found(self.request.store, self.seeds, self.request.precision)
         if len(found) < len(self.seeds):
-            return None
+            raise _stopped([error for _, error in failed])
         of = tuple(found), tuple(found.values())
-        return Entry(self.task_name, self.method, one.row.output, *of, None, claimed=False)
+        return one, Entry(self.task_name, self.method, one.row.output, *of, {}, claimed=False)
+
+
+def _stopped(failed: list[NonFiniteLossError]) -> Exception:
+    """Why there are no results: the first error, or the user did not agree to compute them."""
+    return failed[0] if failed else typer.Exit(1)
 
 
 def _report(order: _Order, value: float | None) -> dict[str, Any]:
     """Run a method, print all its outputs, and return them as plain records."""
-    failed = order.run((value,))
-    entry = order.entry(value)
-    if entry is None:
-        if failed:
-            raise failed[0]
-        raise typer.Exit(1)
+    wanted, entry = order.run(value)
     chosen = settings.tuned(order.method, order.task_name) if value is None else value
     shown = "" if chosen is None else f" ({chosen:g})"
     where = f"preset {order.request.settings}, {order.task.rounds} rounds, {order.described}"
     say(console, f"{order.task_name}, {order.method}{shown}, {where}")
     console.print(_summary(entry))
     over = "" if len(order.seeds) == 1 else "; mean ± standard deviation over the seeds"
-    method = order.wanted(value).row.method
+    method = wanted.row.method
     own = f"; own: {method.conversion}" if entry.output == "own" else ""
     say(console, f"* what {order.method} reports{own}{over}")
+
+    def scores(of: Callable[..., float]) -> dict[str, Any]:
+        """A number for every output, part and metric."""
+        return {o: {p: {m: of(m, o, p) for m in METRICS} for p in PARTS} for o in entry.outputs}
+
+    def of_seed(seed: int, result: dict[str, Any]) -> dict[str, Any]:
+        found = scores(lambda metric, output, part: result["outputs"][output][part][metric])
+        return {"seed": seed, **found, "archive": result["archive"][-1] if result["archive"] else None}
+
     return {
         "task": order.task_name,
         "method": order.method,
@@ -157,32 +142,11 @@ def _report(order: _Order, value: float | None) -> dict[str, Any]:
         "weighting": identity(method.weighting),
         "output": entry.output,
         "seeds": list(order.seeds),
-        "results": [
-            {
-                "seed": seed,
-                **_own_scores(result, entry),
-                "archive": result["archive"][-1] if result["archive"] else None,
-            }
-            for seed, result in zip(entry.seeds, entry.results, strict=True)
-        ],
-        "mean": _over_seeds(entry, "mean"),
-        "std": _over_seeds(entry, "std"),
+        "results": [of_seed(*one) for one in zip(entry.seeds, entry.results, strict=True)],
+        "mean": scores(lambda *of: entry.score(*of).mean),
+        "std": scores(lambda *of: entry.score(*of).std),
         "seconds_per_round": entry.seconds,
         "devices": sorted({result["made"]["device"] for result in entry.results}),
-    }
-
-
-def _own_scores(result: dict[str, Any], entry: Entry) -> dict[str, Any]:
-    return {
-        output: {part: {m: result["outputs"][output][part][m] for m in METRICS} for part in PARTS}
-        for output in entry.outputs
-    }
-
-
-def _over_seeds(entry: Entry, what: str) -> dict[str, Any]:
-    return {
-        output: {part: {m: getattr(entry.score(m, output, part), what) for m in METRICS} for part in PARTS}
-        for output in entry.outputs
     }
 
 
@@ -193,13 +157,11 @@ def _tune(order: _Order) -> tuple[float, dict[str, float | None]]:
         The winning value, and the loss of every value; None where a run was not finite.
     """
     name = order.method
-    require(name in ATTEMPTED, f"method must have a setting to tune: one of {', '.join(ATTEMPTED)}", name)
-    losses, failed = tuned_table.search(order.request, order.task_name, order.task, name)
-    best = tuned_table.best(losses)
+    require(name in TRIED, f"method must have a setting to tune: one of {', '.join(TRIED)}", name)
+    losses, failed = table_tuned.search(order.request, order.task_name, order.task, name)
+    best = table_tuned.best(losses)
     if best is None:
-        if failed:
-            raise failed[0]
-        raise typer.Exit(1)
+        raise _stopped(failed)
     say(console, f"{order.task_name}, {name}: worst client's training loss, {order.described}")
     table = Table(box=box.SIMPLE_HEAD)
     table.add_column("value", justify="right")

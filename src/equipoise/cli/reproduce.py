@@ -5,27 +5,8 @@ from typing import Annotated
 
 import typer
 
-from equipoise.cli.shared import (
-    Data,
-    Device,
-    JSONFile,
-    Methods,
-    Out,
-    PrecisionOption,
-    PresetOption,
-    Rounds,
-    Yes,
-    check_files,
-    console,
-    named,
-    read_device,
-    read_folder,
-    read_integers,
-    read_methods,
-    read_names,
-    read_precision,
-    read_preset,
-)
+from equipoise.cli import shared
+from equipoise.cli.shared import console, named
 from equipoise.errors import require
 from equipoise.experiments import catalogue
 from equipoise.experiments.federated import settings as federated
@@ -42,18 +23,18 @@ def reproduce(
     quick: Annotated[  # noqa: FBT002
         bool, typer.Option("--quick", help="With all: digits for twenty rounds, and no long sweeps.")
     ] = False,
-    preset: PresetOption = None,
-    out: Out = Path("out"),
-    yes: Yes = False,  # noqa: FBT002
-    json_file: JSONFile = None,
+    preset: shared.PresetOption = None,
+    out: shared.Out = Path("out"),
+    yes: shared.Yes = False,  # noqa: FBT002
+    json_file: shared.JSONFile = None,
     workers: Annotated[int | None, typer.Option(help="Processes, one thread each; 2 if not given.")] = None,
     task: Annotated[str | None, typer.Option(help="Federated tasks, separated by commas.")] = None,
-    methods: Methods = None,
+    methods: shared.Methods = None,
     seeds: Annotated[str | None, typer.Option(help="Seeds, separated by commas.")] = None,
-    rounds: Rounds = None,
-    device: Device = None,
-    precision: PrecisionOption = None,
-    data_folder: Data = None,
+    rounds: shared.Rounds = None,
+    device: shared.Device = None,
+    precision: shared.PrecisionOption = None,
+    data_folder: shared.Data = None,
     markdown: Annotated[Path | None, typer.Option(help="Write a federated table as a page of Markdown.")] = None,
 ) -> None:
     """Reproduce a table or a figure of the paper. Finished work is kept and not repeated."""
@@ -68,23 +49,23 @@ def reproduce(
     require(name == "all" or not quick, f"{name} does not take --quick; only all does", quick)
     sweeps = [row.method for row in (*synthetic.both_step_sizes("published"), *synthetic.excess_settings())]
     known = [*federated.known_names(), *(row.method for row in synthetic.settings("published")), *sweeps]
-    chosen, own = read_methods(methods, known)
+    chosen, own = shared.read_methods(methods, known)
     request = Request(
         console,
         out,
         yes,
-        read_preset(preset),
-        json_file,
-        workers,
-        None if task is None else read_names("task", task, federated.tasks()),
-        chosen,
-        None if seeds is None else read_integers("seeds", seeds),
-        rounds,
-        read_device(device),
-        read_precision(precision),
-        read_folder(data_folder),
-        markdown,
-        own,
+        shared.read_preset(preset),
+        device=shared.read_device(device),
+        precision=shared.read_precision(precision),
+        data=shared.read_folder(data_folder),
+        json_file=json_file,
+        workers=workers,
+        task=None if task is None else shared.read_names("task", task, federated.tasks()),
+        methods=chosen,
+        seeds=None if seeds is None else shared.read_integers("seeds", seeds),
+        rounds=rounds,
+        markdown_file=markdown,
+        own=own,
     )
     require(workers is None or workers >= 1, "workers must be at least 1", workers)
     takes = {"preset", "workers", "device", "precision", "data"} if name == "all" else items[name].takes
@@ -93,7 +74,7 @@ def reproduce(
         found = f"{getattr(request, option)}; these take it: {takers}"
         heeded = option in takes or getattr(request, option) is None
         require(heeded, f"{name} does not take --{option.removesuffix('_file')}", found)
-    check_files(out, json=json_file, markdown=markdown)
+    shared.check_files(out, json=json_file, markdown=markdown)
     if name != "all":
         items[name].run(request)
     elif catalogue.reproduce_all(items, request, quick=quick):

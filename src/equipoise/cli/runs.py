@@ -41,8 +41,7 @@ def runs_list(
 
 @app.command("import")
 def runs_import(
-    place: Annotated[Path, typer.Argument(help="A folder of cells, or a file of `runs pack`.")],
-    out: Out = Path("out"),
+    place: Annotated[Path, typer.Argument(help="A folder of cells, or a file of `runs pack`.")], out: Out = Path("out")
 ) -> None:
     """Import cells from another machine. Damaged cells are refused."""
     store = CellStore(out / "cells")

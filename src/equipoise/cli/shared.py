@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, cast, get_args
 
 import torch
 import typer
@@ -99,15 +99,13 @@ def read_integers(argument: str, text: str) -> tuple[int, ...]:
 
 def read_preset(name: str | None) -> Preset | None:
     """A preset."""
-    known: dict[str, Preset] = {"published": "published", "text": "text"}
-    require(name is None or name in known, "preset must be one of published, text", repr(name))
-    return None if name is None else known[name]
+    require(name is None or name in get_args(Preset), "preset must be one of published, text", repr(name))
+    return cast("Preset | None", name)
 
 
 def read_precision(name: str | None) -> Precision | None:
     """A precision."""
-    known: dict[str, Precision] = {"float32": "float32", "tf32": "tf32", "bfloat16": "bfloat16"}
-    return None if name is None else known[named("precision", name, known)]
+    return None if name is None else cast("Precision", named("precision", name, get_args(Precision)))
 
 
 def read_device(name: str | None) -> str | None:

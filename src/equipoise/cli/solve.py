@@ -74,13 +74,7 @@ def solve_command(
     check_files(Path("out"), plot=plot, json=json_file)
     require(plot is None or target.m == 2, "plot must not be given unless the problem has two objectives", target.m)
     found = solve_problem(
-        target,
-        weights,
-        chosen,
-        seeds=wanted,
-        steps=steps,
-        step_size=step_size,
-        progress=console.is_terminal,
+        target, weights, chosen, seeds=wanted, steps=steps, step_size=step_size, progress=console.is_terminal
     )
     losses = found.losses["solution"].to(torch.float64)
     table = grid(f"{target.name}, {name}, seeds {seeds}", ())

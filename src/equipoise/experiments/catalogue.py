@@ -5,10 +5,10 @@ from dataclasses import fields, replace
 from typing import Any
 
 from equipoise.datasets import MissingDataError
-from equipoise.experiments import agreement
+from equipoise.experiments import table_agreement
 from equipoise.experiments.default import tables as default_tables
 from equipoise.experiments.federated import figures as federated_figures
-from equipoise.experiments.federated import preference_table, ratio_table, tuned_table
+from equipoise.experiments.federated import table_preference, table_ratio, table_tuned
 from equipoise.experiments.federated import tables as federated_tables
 from equipoise.experiments.item import Item, Request
 from equipoise.experiments.render import say
@@ -29,13 +29,17 @@ QUICK: dict[str, Any] = {
 """The options of a federated item in a quick run: seconds, and no download."""
 
 
+STUDIES = (
+    synthetic_tables, synthetic_figures, federated_tables, table_ratio, table_preference, table_tuned,
+    federated_figures, default_tables, table_agreement,
+)  # fmt: skip
+"""The modules that define items."""
+
+
 def items() -> dict[str, Item]:
-    """Every table and figure by its name on the command line."""
-    studies = (
-        synthetic_tables, synthetic_figures, federated_tables, ratio_table, preference_table, tuned_table,
-        federated_figures, default_tables, agreement,
-    )  # fmt: skip
-    return {name: item for study in studies for name, item in study.items().items()}
+    """Every table and figure by its name on the command line: `table-hv` is `table_hv` of one of the modules."""
+    found = (pair for study in STUDIES for pair in vars(study).items())
+    return {name.replace("_", "-"): value for name, value in found if isinstance(value, Item)}
 
 
 def optional() -> list[str]:

@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 from equipoise import plugins
 from equipoise.errors import require
 from equipoise.experiments.item import Request
-from equipoise.experiments.paper import Score, standard_error
 from equipoise.registry import Method, resolve
 from equipoise.weighting import Weighting
 
@@ -111,16 +110,14 @@ def _synthetic(request: Request, tasks: Sequence[str] | None) -> list[Compared]:
 
 
 def _federated(request: Request, table: str, tasks: Sequence[str] | None) -> list[Compared]:
-    from equipoise.experiments.federated import rows, scores, tables  # noqa: PLC0415
+    from equipoise.experiments.federated import rows, tables  # noqa: PLC0415
     from equipoise.experiments.federated.compute import gather  # noqa: PLC0415
 
     usual = {"digits": rows.DIGITS, "mnist": rows.MNIST, "cifar": rows.CIFAR}[table]
     found = []
     for entry in gather(request, f"table-{table}", tables.wanted(request, tasks or usual, rows.ALL)):
-        for metric in scores.METRICS:
-            theirs: Score | None = getattr(entry.paper, metric, None)
-            paper = None if theirs is None or not entry.claimed else theirs.mean
-            mean, std = entry.score(metric)
-            error = standard_error(std, len(entry.seeds))
-            found.append(Compared(entry.task, entry.name, metric, mean, std, error, entry.seeds, paper))
+        for number in entry.numbers():
+            paper = number.paper.mean if number.paper and number.claimed else None
+            of = number.task, number.method, number.metric, *number.ours, number.error
+            found.append(Compared(*of, number.seeds, paper))
     return found

@@ -1,6 +1,6 @@
 """A table or figure that can be reproduced, and the user's options for it."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,7 +13,7 @@ from equipoise.registry import Method
 if TYPE_CHECKING:
     from rich.console import Console  # not needed to run experiments, only to show them
 
-__all__ = ["Item", "Request"]
+__all__ = ["Item", "Request", "item"]
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ class Request:
 
 @dataclass(frozen=True)
 class Item:
-    """A table or a figure.
+    """A table or a figure. Its name on the command line is that of its variable, with - for _.
 
     Attributes:
         label: Its LaTeX label in the paper.
@@ -82,3 +82,8 @@ class Item:
     caption: str
     run: Callable[[Request], None]
     takes: frozenset[str]
+
+
+def item(label: str, number: str, takes: Iterable[str] = ()) -> Callable[[Callable[[Request], None]], Item]:
+    """Make a function an item; its docstring is the caption."""
+    return lambda run: Item(label, number, (run.__doc__ or "").removesuffix("."), run, frozenset(takes))

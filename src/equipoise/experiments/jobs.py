@@ -11,6 +11,7 @@ from multiprocessing.process import BaseProcess
 from typing import Protocol, TypeVar
 
 import torch
+from rich.progress import Progress
 from rich.prompt import Confirm
 
 from equipoise.experiments.item import Request
@@ -18,7 +19,7 @@ from equipoise.experiments.render import bar, say
 from equipoise.experiments.results import CellStore, Finished, Spec
 from equipoise.identity import digest
 
-__all__ = ["WITHOUT_ASKING", "agreed", "compute", "duration", "fill", "possible", "say_read"]
+__all__ = ["WITHOUT_ASKING", "agreed", "compute", "duration", "fill", "possible", "supervise"]
 
 T = TypeVar("T")
 
@@ -34,56 +35,66 @@ class Piece(Protocol):
     def seconds(self) -> float:
         """About how long it takes one process."""
 
+    @property
+    def specs(self) -> list[Spec]:
+        """The specifications of its cells."""
+
 
 P = TypeVar("P", bound=Piece)
 
 
-def fill(
-    request: Request,
-    tasks: Sequence[P],
-    run: Callable[[P], Iterable[Finished]],
-    asked: Sequence[Spec],
-    lacking: Sequence[Spec],
-) -> None:
-    """Say what exists, ask if the rest takes long, and compute it with a progress bar.
+def fill(request: Request, asked: Sequence[Spec], tasks: Sequence[P], run: Callable[[P], Iterable[Finished]]) -> None:
+    """Compute the missing cells in worker processes, if the user agrees.
 
     Args:
         request: The user's options.
+        asked: All requested specifications.
         tasks: The missing work, in pieces.
         run: The function that computes a piece.
-        asked: All requested specifications.
-        lacking: Those that have no cell.
     """
-    store, console = request.store, request.console
     workers = WORKERS if request.workers is None else request.workers
     at_once = min(workers, os.cpu_count() or 1, max(1, len(tasks)))
-    begins = bool(tasks) and agreed(request, sum(task.seconds for task in tasks) / at_once, len(lacking))
-    say_read(request, asked, lacking, begins=begins)
+
+    def work(shown: Progress) -> None:
+        job = shown.add_task("computing", total=len(tasks))
+        for _ in compute(request.store, tasks, run, workers):
+            shown.advance(job)
+
+    lacking = [spec for task in tasks for spec in task.specs]
+    supervise(request, asked, lacking, sum(task.seconds for task in tasks) / at_once, work)
+
+
+def supervise(
+    request: Request,
+    asked: Sequence[Spec],
+    lacking: Sequence[Spec],
+    seconds: float,
+    work: Callable[[Progress], None],
+    otherwise: str = "",
+) -> None:
+    """Say how many runs are read and from where, ask if the missing ones take long, and do the work.
+
+    Args:
+        request: The user's options.
+        asked: All requested specifications.
+        lacking: Those that have no cell.
+        seconds: About how long these take.
+        work: Computes them, with a progress bar.
+        otherwise: An alternative to suggest.
+    """
+    store, console = request.store, request.console
+    begins = bool(lacking) and agreed(request, seconds, len(lacking), otherwise)
+    absent = set(map(digest, lacking))
+    found = [spec for spec in asked if digest(spec) not in absent]
+    if found:
+        places = " and ".join(sorted({str(store.source(spec)) for spec in found}))
+        say(console, f"{len(found)} of {len(asked)} runs read from {places}, {len(absent) if begins else 0} made now")
     if not begins:
         return
     started = time.perf_counter()
     with bar(console) as shown:
-        job = shown.add_task("computing", total=len(tasks))
-        for _ in compute(store, tasks, run, workers):
-            shown.advance(job)
+        work(shown)
     say(console, f"computed in {time.perf_counter() - started:.0f} s; kept in {store.folder}")
-
-
-def say_read(request: Request, asked: Sequence[Spec], lacking: Sequence[Spec], *, begins: bool) -> None:
-    """Say how many runs are read and from where, and how many are computed now; nothing if none is read.
-
-    Args:
-        request: The user's options.
-        asked: All requested specifications.
-        lacking: Those that have no cell.
-        begins: Whether these are computed now.
-    """
-    absent = set(map(digest, lacking))
-    found = [spec for spec in asked if digest(spec) not in absent]
-    if found:
-        places = " and ".join(sorted({str(request.store.source(spec)) for spec in found}))
-        made = len(absent) if begins else 0
-        say(request.console, f"{len(found)} of {len(asked)} runs read from {places}, {made} made now")
 
 
 def agreed(request: Request, seconds: float, runs: int, otherwise: str = "") -> bool:

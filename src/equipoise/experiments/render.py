@@ -88,17 +88,20 @@ class Sheet:
         return f"**{self.title}**\n\n" + "\n".join(f"| {' | '.join(cell.strip() for cell in line)} |" for line in lines)
 
 
-def grid(title: str, heads: Sequence[str]) -> Table:
-    """A table of numbers that fits eighty characters: names may wrap, numbers never do.
+def grid(title: str, heads: Sequence[str], *, wrap: bool = True) -> Table:
+    """A table of numbers that fits eighty characters: numbers never wrap, names do unless `wrap` is false.
 
     Numbers are aligned with the last lines of a name, which may label the second line of numbers.
     """
     table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    for head in heads:
-        text = head in {"method", "task", "table"}
-        shown = head if text else head.replace(", ", ",\n")
+    for k, head in enumerate(heads):
+        text = k == 0 or head == "method"
         table.add_column(
-            shown, justify="left" if text else "right", no_wrap=not text, overflow="fold", vertical="bottom"
+            head if text else head.replace(", ", ",\n"),
+            justify="left" if text else "right",
+            no_wrap=not (text and wrap),
+            overflow="fold" if wrap else "ellipsis",
+            vertical="bottom",
         )
     return table
 

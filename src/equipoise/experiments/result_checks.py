@@ -1,9 +1,10 @@
 """Checks that a result has the form of its experiment's results: a cell may come from anywhere."""
 
+import math
 from collections.abc import Callable
 from typing import Any
 
-__all__ = ["fault", "frame"]
+__all__ = ["fault", "frame", "is_number", "solved_fault"]
 
 METRICS = ("accuracy", "agnostic_loss", "accuracy_parity")
 CLIENTS = ("client_losses", "client_accuracies")
@@ -16,13 +17,20 @@ def fault(spec: dict[str, Any], result: dict[str, Any]) -> str:
     Numbers may be NaN or infinite: a run can diverge.
     """
     check = _CHECKS.get(str(spec.get("experiment")))
+    return "" if check is None else _fault(_settings, spec) or _fault(check, spec, result)
+
+
+def solved_fault(record: dict[str, Any]) -> str:
+    """What is wrong with a record of `equipoise solve --json`: its losses have shape (seeds, preferences, m)."""
+    return _fault(_solved, record)
+
+
+def _fault(check: Callable[..., None], *found: dict[str, Any]) -> str:
     try:
-        if check is not None:
-            _settings(spec)
-            check(spec, result)
+        check(*found)
     except KeyError as error:
         return f"it must have {error}; found none"
-    except (TypeError, AttributeError, ValueError, StopIteration) as error:
+    except (TypeError, AttributeError, ValueError, IndexError, StopIteration) as error:
         return f"its result must be one of its experiment: {error}"
     return ""
 
@@ -39,6 +47,23 @@ def _settings(spec: dict[str, Any]) -> None:
         _count("rounds", task.get("rounds", 0))
         for key in ("fraction", "dropout"):
             _number(key, task.get("participation", {}).get(key, 0.0))
+
+
+def _solved(record: dict[str, Any]) -> None:
+    weights, losses, seeds = (record[key] for key in ("preferences", "losses", "seeds"))
+    for key in ("problem", "method"):
+        _must(isinstance(record[key], str), key, "a text")
+    whole = isinstance(seeds, list) and all(type(seed) is int for seed in seeds)
+    _must(whole and bool(seeds), "seeds", "whole numbers")
+    m = len(weights[0])
+    _must(m >= 2, "preferences", "of two objectives or more")
+    _matrix("preferences", weights, len(weights), m)
+    _must(all(math.isfinite(x) for row in weights for x in row), "preferences", "finite")
+    _must(isinstance(losses, list) and len(losses) == len(seeds), "losses", "one for every seed")
+    for one in losses:
+        _matrix("losses", one, len(weights), m)
+    for key in ("steps", "step_size"):
+        _number(key, record.get(key, 0))
 
 
 def _synthetic(spec: dict[str, Any], result: dict[str, Any]) -> None:
@@ -105,8 +130,13 @@ def _must(condition: bool, name: str, rule: str) -> None:  # noqa: FBT001
         raise ValueError(f"{name} must be {rule}; found something else")
 
 
+def is_number(value: object) -> bool:
+    """Whether this is a number of JSON."""
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
 def _number(name: str, value: object) -> None:
-    _must(isinstance(value, int | float) and not isinstance(value, bool), name, "a number")
+    _must(is_number(value), name, "a number")
 
 
 def _count(name: str, value: object) -> None:

@@ -15,6 +15,7 @@ import subprocess
 import warnings
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
@@ -28,24 +29,10 @@ from equipoise.experiments.result_checks import fault, frame
 from equipoise.identity import digest
 
 __all__ = [
-    "FORMAT",
-    "PUBLISHED",
-    "Cell",
-    "CellStore",
-    "CellWarning",
-    "DamagedCellError",
-    "Finished",
-    "Imported",
-    "UnknownFormatError",
-    "alike",
-    "cell_name",
-    "cells_in",
-    "import_cells",
-    "load",
-    "pack",
-    "provenance",
+    "FORMAT", "PUBLISHED", "Cell", "CellStore", "CellWarning", "DamagedCellError", "Finished", "Imported",
+    "UnknownFormatError", "alike", "cell_name", "cells_in", "import_cells", "load", "pack", "provenance", "short",
     "write_atomically",
-]
+]  # fmt: skip
 
 Spec = dict[str, Any]
 Result = dict[str, Any]
@@ -201,7 +188,13 @@ class CellStore:
     def place(self, spec: Spec) -> Path:
         """Where a cell goes: under its own name, unless another version has a cell there."""
         path = self.folder / cell_name(spec)
-        return path.with_name(_beside_other(path.name)) if _is_other(path) else path
+        try:
+            load(path)
+        except UnknownFormatError:
+            return path.with_name(_beside_other(path.name))
+        except (DamagedCellError, FileNotFoundError):
+            pass  # it is replaced
+        return path
 
     def _in(self, place: Path, name: str) -> Cell | None:
         if place.is_file():
@@ -214,23 +207,28 @@ class CellStore:
             return load(path)
         except FileNotFoundError:
             return None
-        except UnknownFormatError as error:
-            warnings.warn(f"{path} is ignored: {error}", CellWarning, stacklevel=3)
-        except DamagedCellError as error:
-            if path.parent != self.folder:
-                warnings.warn(f"{path} is ignored: {error}", CellWarning, stacklevel=3)
-                return None
-            try:
-                moved = _move_aside(path)
-            except OSError as stuck:
-                message = f"{path} is ignored: {error}; it could not be moved aside: {stuck.strerror}"
-                warnings.warn(message, CellWarning, stacklevel=3)
-                return None
-            if moved is None:
-                return self._usable(path)
-            message = f"{path} is damaged ({error}); it was moved to {moved} and is made again"
-            warnings.warn(message, CellWarning, stacklevel=3)
+        except (UnknownFormatError, DamagedCellError) as error:
+            message = f"{path} is ignored: {error}"
+            if isinstance(error, DamagedCellError) and path.parent == self.folder:
+                try:
+                    moved = _move_aside(path)
+                except OSError as stuck:
+                    message += f"; it could not be moved aside: {stuck.strerror}"
+                else:
+                    if moved is None:
+                        return self._usable(path)
+                    message = f"{path} is damaged ({error}); it was moved to {moved} and is made again"
+        warnings.warn(message, CellWarning, stacklevel=3)
         return None
+
+
+@contextmanager
+def _ignored(what: object) -> Iterator[None]:
+    """Warn of what is damaged or of another version, and go on without it: files may come from anywhere."""
+    try:
+        yield
+    except (UnknownFormatError, DamagedCellError) as error:
+        warnings.warn(f"{what} is ignored: {error}", CellWarning, stacklevel=4)
 
 
 def cells_in(places: Iterable[Path]) -> Iterator[Cell]:
@@ -248,12 +246,8 @@ def cells_in(places: Iterable[Path]) -> Iterator[Cell]:
 
 def _in_folder(folder: Path) -> Iterator[Cell]:
     for path in sorted(p for p in folder.glob("*.json") if _NAME.fullmatch(p.name)):
-        try:
+        with _ignored(path), suppress(FileNotFoundError):  # moved aside meanwhile
             yield load(path)
-        except FileNotFoundError:  # moved aside meanwhile
-            continue
-        except (UnknownFormatError, DamagedCellError) as error:
-            warnings.warn(f"{path} is ignored: {error}", CellWarning, stacklevel=3)
 
 
 # ------------------------------------------------------------------------------- many cells in one file
@@ -277,14 +271,9 @@ def _in_pack(path: Path) -> Iterator[Cell]:
 
 
 def _of_pack(path: Path, name: str, text: bytes) -> Cell | None:
-    """A cell of a packed file; None, with a warning, if its line is invalid: the file may come from anywhere."""
-    try:
-        cell = _parse_once(text)
-        _check_name(cell, name)
-    except (DamagedCellError, UnknownFormatError) as error:
-        warnings.warn(f"{name} in {path} is ignored: {error}", CellWarning, stacklevel=3)
-        return None
-    return cell
+    with _ignored(f"{name} in {path}"):
+        return _parse_once(text, name)
+    return None
 
 
 def _unpacked(path: Path) -> dict[str, bytes]:
@@ -295,11 +284,9 @@ def _unpacked(path: Path) -> dict[str, bytes]:
 
 @cache
 def _unpack_once(path: Path, _changed: int, _size: int) -> dict[str, bytes]:
-    try:
+    with _ignored(path):
         return _read_pack(path)
-    except (DamagedCellError, UnknownFormatError) as error:
-        warnings.warn(f"{path} is ignored: {error}", CellWarning, stacklevel=4)
-        return {}
+    return {}
 
 
 def _read_pack(path: Path) -> dict[str, bytes]:
@@ -373,17 +360,10 @@ def load(path: Path) -> Cell:
         DamagedCellError: The file is truncated, altered or not a cell, or its result does not fit its experiment.
         UnknownFormatError: A newer version wrote it, or one before format 3.
     """
-    cell = _parse(_bytes(path))
-    _check_name(cell, path.name)
-    return cell
+    return _parse(_bytes(path), path.name)
 
 
-def _check_name(cell: Cell, name: str) -> None:
-    if name not in _names(cell.name):
-        raise DamagedCellError(f"name and content do not belong together: it must be called {cell.name}")
-
-
-def _parse(content: bytes) -> Cell:
+def _parse(content: bytes, name: str) -> Cell:
     try:
         found = parse_json(content)
     except DamagedFileError as error:
@@ -403,6 +383,8 @@ def _parse(content: bytes) -> Cell:
         raise DamagedCellError("names and provenance must be short texts")
     if reason := fault(cell.spec, cell.result):
         raise DamagedCellError(reason)
+    if name not in _names(cell.name):
+        raise DamagedCellError(f"name and content do not belong together: it must be called {cell.name}")
     return cell
 
 
@@ -438,16 +420,6 @@ def _beside_other(name: str) -> str:
     return f"{name.removesuffix('.json')}-format{FORMAT}.json"
 
 
-def _is_other(path: Path) -> bool:
-    try:
-        load(path)
-    except UnknownFormatError:
-        return True
-    except (DamagedCellError, FileNotFoundError):
-        return False
-    return False
-
-
 def _checksum(content: dict[str, Any]) -> str:
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
@@ -471,3 +443,9 @@ def write_atomically(path: Path, text: str) -> None:
     """Write a file atomically."""
     with replacing(path) as file:
         file.write(text.encode())
+
+
+def short(values: torch.Tensor | float | list[Any], digits: int = 6) -> Any:  # noqa: ANN401
+    """A number or nested lists of numbers with a few significant digits: people read cells too."""
+    plain = values.tolist() if isinstance(values, torch.Tensor) else values
+    return [short(x, digits) for x in plain] if isinstance(plain, list) else float(f"{plain:.{digits}g}")

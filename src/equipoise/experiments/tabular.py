@@ -105,27 +105,15 @@ def rows_of(cell: Cell) -> Iterator[ResultRow]:
     """The rows of one cell; none if this version does not know its experiment."""
     study = str(cell.spec.get("experiment"))
     read = {"synthetic": _synthetic, "federated": _federated, "conversions": _conversions}.get(study)
-    for method, output, is_reported, part, metric, seed, value in () if read is None else read(cell):
-        yield ResultRow(
-            study,
-            cell.names.get("task", ""),
-            method,
-            output,
-            is_reported,
-            part,
-            metric,
-            seed,
-            float(value),
-            ", ".join(f"{w:g}" for w in cell.spec.get("preference", ())),
-            _steps(cell),
-            str(cell.spec.get("precision", "float32")),
-            cell.made.get("device", ""),
-            cell.made.get("equipoise", ""),
-            cell.made.get("commit", ""),
-            cell.made.get("torch", ""),
-            cell.made.get("date", ""),
-            cell.name.removesuffix(".json"),
-        )
+    shared = (
+        ", ".join(f"{w:g}" for w in cell.spec.get("preference", ())),
+        _steps(cell),
+        str(cell.spec.get("precision", "float32")),
+        *(cell.made.get(key, "") for key in ("device", "equipoise", "commit", "torch", "date")),
+        cell.name.removesuffix(".json"),
+    )
+    for *of, value in () if read is None else read(cell):
+        yield ResultRow._make((study, cell.names.get("task", ""), *of, float(value), *shared))
 
 
 _Value = tuple[str, str, bool, str, str, int, float]

@@ -16,13 +16,11 @@ from equipoise.cli import app
 from equipoise.datasets import Dataset
 from equipoise.errors import NonFiniteLossError, UnknownNameError
 from equipoise.experiments import headless, paper
+from equipoise.experiments.comparison import Number, sheet
 from equipoise.experiments.federated import figures, rows, runs, settings
-from equipoise.experiments.federated.comparison import Compared, sheet
-from equipoise.experiments.federated.preference_table import HEADS, compare_outputs, compare_preferences
-from equipoise.experiments.federated.ratio_table import compare_ratios, ratios
 from equipoise.experiments.federated.rows import CIFAR, Wanted, wanted
 from equipoise.experiments.federated.runs import spec
-from equipoise.experiments.federated.scores import entries_of, paired
+from equipoise.experiments.federated.scores import METRICS, entries_of, paired, score
 from equipoise.experiments.federated.settings import (
     EXACT_FERERO,
     METHODS,
@@ -32,6 +30,8 @@ from equipoise.experiments.federated.settings import (
     row,
     tasks,
 )
+from equipoise.experiments.federated.table_preference import HEADS, OUTPUTS, compare_preferences, complete
+from equipoise.experiments.federated.table_ratio import compare_ratios, ratios
 from equipoise.experiments.item import Request
 from equipoise.experiments.paper import Preset, Score
 from equipoise.experiments.render import origin
@@ -146,7 +146,7 @@ def test_seeds_and_precision():
 
 def test_where_the_losses_come_from():
     published, text = tasks()["cifar-rotation"], tasks("text")["cifar-rotation"]
-    sources: tuple[settings.EvaluationData, ...] = ("mini", "full", "val")
+    sources = settings.EVALUATION_DATA[:3]
     assert [settings.evaluated_on(published, data).loss for data in sources] == [
         "trajectory",
         "full-updated",
@@ -356,18 +356,20 @@ def test_a_time_limit_leaves_a_checkpoint(tmp_path: Path, capsys: pytest.Capture
 # ------------------------------------------------------------------------------- the paper's numbers
 def test_numbers_of_the_smaller_tables():
     momentum = paper.known("cifar-class5", MOMENTUM)
-    assert momentum == ((54.240, 1.656), (1.637, 0.048), (7.335, 1.253))  # deviations of STCH
-    assert paper.known("cifar-class2", "AdaTCH") == ((21.150, 6.355), None, (16.345, 3.398))
+    assert tuple(momentum) == METRICS
+    assert tuple(momentum.values()) == ((54.240, 1.656), (1.637, 0.048), (7.335, 1.253))  # deviations of STCH
+    ada = paper.known("cifar-class2", "AdaTCH")
+    assert ada == {"accuracy": (21.150, 6.355), "accuracy_parity": (16.345, 3.398)}
     full = paper.known("cifar-rotation", "AdaOMDeg-TCH, full")
-    assert full == ((65.913, 0.610), (1.130, 0.045), (3.372, 0.646))
+    assert tuple(full.values()) == ((65.913, 0.610), (1.130, 0.045), (3.372, 0.646))
     assert paper.known("cifar-rotation", "LS") == paper.SCORES["cifar-rotation"]["LS"]
-    assert paper.known("cifar-rotation", "equipoise") is None
+    assert paper.known("cifar-rotation", "equipoise") == {}
     for name in ("AdaOMDgd-TCH", "AdaOMDeg-TCH"):  # printed a second time
-        means = paper.MEANS["cifar-rotation"][f"{name}, mini"][1]
-        assert means == tuple(s.mean for s in paper.SCORES["cifar-rotation"][name])
-    assert paper.PREFERENCES["OMDgd-TCH"] == ((9.166, 0.065), (0.168, 0.001))
-    assert paper.RATIOS["AdaOMDgd-TCH"] == (0.465, 0.043)
-    assert paper.OVERALL == {"OMDgd-TCH": (1.521, 62.533), "AdaOMDgd-TCH": (1.495, 65.357)}
+        assert paper.SMALLER["cifar-rotation"][f"{name}, mini"] == paper.SCORES["cifar-rotation"][name]
+    assert tuple(paper.PREFERENCES["OMDgd-TCH"].values())[:2] == ((9.166, 0.065), (0.168, 0.001))
+    assert paper.RATIOS["AdaOMDgd-TCH"] == {"agnostic_ratio": (0.465, 0), "ratio_parity": (0.043, 0)}
+    overall = {name: tuple(of.values())[2:] for name, of in paper.PREFERENCES.items() if "overall_loss" in of}
+    assert overall == {"OMDgd-TCH": ((1.521, 0), (62.533, 0)), "AdaOMDgd-TCH": ((1.495, 0), (65.357, 0))}
 
 
 # ------------------------------------------------------------------------------- rows and their seeds
@@ -398,8 +400,8 @@ def test_the_ablations_share_a_cell(store: CellStore):
     found = {one.name: one for one in entries_of(store, wanted("table-ablation"), None, "published")}
     assert set(found) == {"LS", "AdaLS"}
     assert found["AdaLS"].score("accuracy").mean == 37.0
-    assert found["AdaLS"].deviations("accuracy") == pytest.approx((37.0 - 38.095) / 2.325)
-    assert found["AdaLS"].within("agnostic_loss") is None  # the paper does not print it
+    assert found["AdaLS"].number("accuracy").deviations == pytest.approx((37.0 - 38.095) / 2.325)
+    assert found["AdaLS"].number("agnostic_loss").within is None  # the paper does not print it
     assert {pair.metric for pair in paired(found.values(), {"AdaLS": "LS"})} == {"accuracy", "accuracy_parity"}
 
 
@@ -425,7 +427,7 @@ def test_ratios_by_hand(store: CellStore):
     assert ratios(found[1], "untrained")[0].tolist() == pytest.approx([0.4, 0.4])
     compared = compare_ratios(found)
     tch = compared["first"][0]
-    assert (tch.method, tch.metric, tch.paper, tch.std) == ("TCH", "agnostic_ratio", 0.648, None)
+    assert (tch.method, tch.metric, tch.paper) == ("TCH", "agnostic_ratio", (0.648, 0))
     assert tch.ours == pytest.approx((0.55, 0.05))
     assert tch.deviations == pytest.approx((0.55 - 0.648) / 0.05)
     assert tch.within  # 1.96 of our own deviations
@@ -433,9 +435,11 @@ def test_ratios_by_hand(store: CellStore):
 
 
 def test_a_deviation_of_nothing_claims_nothing():
-    assert Compared("LS", "agnostic_ratio", (0,), Score(0.5, 0.0), 0.656).within is None
-    assert Compared("LS", "agnostic_ratio", (0,), Score(0.5, 0.0), 0.656, 0.1).within is True
-    assert Compared("LS", "agnostic_ratio", (0,), Score(0.5, 0.0), 0.656, 0.07).within is False
+    one = Number("cifar-rotation", "LS", "agnostic_ratio", (0,), Score(0.5, 0.0), Score(0.656, 0.0))
+    assert one.within is None
+    assert replace(one, paper=Score(0.656, 0.1)).within is True
+    assert replace(one, paper=Score(0.656, 0.07)).within is False
+    assert replace(one, paper=Score(0.656, 0.1), claimed=False).within is None
 
 
 # ------------------------------------------------------------------------------- preferences
@@ -455,7 +459,11 @@ def test_preferences_by_hand(store: CellStore):
     preferred(store, "OMDgd-TCH", 25, ((1.0, 1.0), (5.0, 0.5), (2.0, 2.0)))
     preferred(store, "LS", 0)
     rows = wanted("table-preference")
-    compared = {(one.method, one.metric): one for one in compare_preferences(store, rows, None, "published")}
+
+    def compare(rows: Any, seeds: Any = None) -> list[Number]:
+        return compare_preferences(complete(store, rows, seeds), "published")
+
+    compared = {(one.method, one.metric): one for one in compare(rows)}
     assert {method for method, _ in compared} == {"LS", "OMDgd-TCH"}
     # Strips below 4: 3·1 + 2·1 + 1·1, and 3·3 of one point, one being beyond the reference and one dominated.
     assert compared["OMDgd-TCH", "loss_hypervolume"].ours == pytest.approx((7.5, 1.5))
@@ -466,11 +474,9 @@ def test_preferences_by_hand(store: CellStore):
     assert compared["LS", "overall_loss"].paper is None
     overall = compared["OMDgd-TCH", "overall_accuracy"]
     assert overall.ours == pytest.approx((290 / 6, 0.0))
-    assert (overall.paper, overall.std) == (62.533, None)
-    assert compare_preferences(store, rows, (0, 25), "published")[0].method == "OMDgd-TCH"
-    assert {
-        one.paper for one in compare_preferences(store, wanted("table-preference", rounds=45), None, "published")
-    } > {None}
+    assert overall.paper == (62.533, 0)
+    assert compare(rows, (0, 25))[0].method == "OMDgd-TCH"
+    assert {one.paper for one in compare(wanted("table-preference", rounds=45))} > {None}
 
 
 def test_every_output_of_the_same_runs(store: CellStore):
@@ -479,20 +485,21 @@ def test_every_output_of_the_same_runs(store: CellStore):
         better = scores(losses=tuple(x / 2 for x in loss), accuracies=(65.0, 65.0))
         both = {output: scores(losses=loss, accuracies=(60.0, 40.0)) for output in ("last", "adaptive")}
         write(store, one, 0, cell({**both, "average": better}))
-    (found,) = compare_outputs(store, wanted("table-preference"), None).values()
-    assert list(found) == ["last", "adaptive", "average"]
+    (runs,) = complete(store, wanted("table-preference"), None).values()
+    assert OUTPUTS == ("last", "adaptive", "average")
+    found = {output: {metric: score(of) for metric, of in runs.metrics(output).items()} for output in OUTPUTS}
     assert found["last"] == found["adaptive"]
     assert found["last"]["loss_hypervolume"] == pytest.approx((6.0, 0.0))
     # Strips below 4: 3.5·2.5 + 3·0.5 + 2.5·0.5.
     assert found["average"]["loss_hypervolume"] == pytest.approx((11.5, 0.0))
     assert found["average"]["accuracy_hypervolume"] == pytest.approx((0.35**2, 0.0))
-    assert compare_outputs(store, wanted("table-preference"), (0, 25)) == {}
+    assert complete(store, wanted("table-preference"), (0, 25)) == {}
 
 
 def test_a_seed_without_all_preferences_does_not_count(store: CellStore):
     (one, *_) = only("table-preference", "TCH", 45)
     write(store, one, 0, cell())
-    assert compare_preferences(store, wanted("table-preference"), None, "published") == []
+    assert complete(store, wanted("table-preference"), None) == {}
 
 
 # ------------------------------------------------------------------------------- what is shown
@@ -547,7 +554,7 @@ def test_the_page_of_a_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     for one in wanted("table-cifar"):
         theirs = paper.known(one.task_name, one.name) or paper.SCORES[one.task_name]["LS"]
         for seed, sign in ((0, -1), (25, 1)):
-            values = tuple(s.mean + sign * s.std for s in theirs if s is not None)
+            values = tuple(s.mean + sign * s.std for s in theirs.values())
             assert len(values) == 3
             shown = scores((values[0] + (99 if one.name == "LS" else 0), values[1], values[2]))
             job = one.job((seed,))
@@ -686,7 +693,7 @@ def test_what_a_report_calls_these_runs(store: CellStore):
         f"cifar-two, preference 0.75, 0.25, {extra}": ["LS"],
     }
     ls, own = found[f"cifar-class2, {extra}"].entries
-    assert ls.within("accuracy") is False  # 60 against 38.9 ± 2.3
+    assert ls.number("accuracy").within is False  # 60 against 38.9 ± 2.3
     assert own.score("accuracy").mean == 70.0
     assert found[f"cifar-class2, {extra}"].table_command == (
         "equipoise reproduce table-cifar --task cifar-class2 --seeds 0 --methods LS,equipoise"
@@ -694,15 +701,16 @@ def test_what_a_report_calls_these_runs(store: CellStore):
     assert found[f"cifar-two, preference 0.75, 0.25, {extra}"].table_command == "equipoise reproduce table-preference"
     for other in ("full-updated loss", "validation-trajectory loss for dominance"):
         (apart,) = found[f"cifar-rotation, {other}, {extra}"].entries
-        assert apart.within("accuracy") is None
+        assert apart.number("accuracy").within is None
         assert found[f"cifar-rotation, {other}, {extra}"].table_command == "equipoise reproduce table-evaluation-data"
 
 
 def test_the_widest_table_fits_eighty_columns() -> None:
     names = (EXACT_FERERO, "AdaOMDgd-TCH", "a method of a long name, of many words")
-    rows = [Compared(name, metric, SEEDS, Score(13.456, 0.456), 12.345, 0.3) for name in names for metric in HEADS]
+    ours, theirs = Score(13.456, 0.456), Score(12.345, 0.3)
+    rows = [Number("cifar-two", name, metric, SEEDS, ours, theirs) for name in names for metric in HEADS]
     console = Console(width=80)
     with console.capture() as shown:
-        console.print(sheet("tab:new", rows, HEADS).table())
+        console.print(sheet("tab:new", rows, HEADS, {"overall_accuracy": 2}).table())
     assert "…" not in shown.get()
     assert shown.get().count("13.456±0.456 ✗") == 3 * 3

@@ -6,7 +6,7 @@ one trajectory on one problem: all seeds, all outputs. `OptOMD-TCH`, the former 
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, ClassVar, NamedTuple
 
@@ -16,8 +16,7 @@ from torch import Tensor
 from equipoise import metrics, preference
 from equipoise.conversion import Adaptive, Average, Conversion, Last
 from equipoise.experiments.federated import settings as federated
-from equipoise.experiments.federated.runs import short
-from equipoise.experiments.results import CellStore, Finished, Result, Spec
+from equipoise.experiments.results import CellStore, Finished, Result, Spec, short
 from equipoise.federated import simulate
 from equipoise.identity import spec as identity
 from equipoise.problems import DTLZ1, DTLZ2, DTLZ3, DTLZ4, F6, KnownFront, Needle, Planted, problems
@@ -85,47 +84,39 @@ class Row:
 
 def rows(problem: str, own: Sequence[tuple[str, Method]] = ()) -> list[Row]:
     """The rows of a problem's table: OMD with many settings, other methods, the default, the user's own."""
-    former = OMD("adaptive", Euclidean(), optimism=30.0, smoothing=3.0)
-    if problem in crowds():
-        few = {"last": Last(), "p=8 K=8": outputs()["p=8 K=8"]}
-        return [
-            Row("PGD adaptive τ=3 c=30", former, few, "p=8 K=8"),
-            Row("PGD adaptive c=30", OMD("adaptive", Euclidean(), optimism=30.0), few, "p=8 K=8"),
-            Row("EG adaptive c=30", OMD("adaptive", Entropic(), optimism=30.0), few, "p=8 K=8"),
-            Row("EG floor agile c=30", OMD("adaptive", AgileEntropic(FLOOR), optimism=30.0), few, "p=8 K=8"),
-            _default(),
-        ]
+    crowd = problem in crowds()
+    of = {name: output for name, output in outputs().items() if not crowd or name in {"last", "p=8 K=8"}}
+
+    def omd(name: str, step: Any, mirror: Entropic | Euclidean, c: float, answer: str = "p=8 K=8", **more: Any) -> Row:  # noqa: ANN401
+        return Row(f"{name} c={c:g}", OMD(step, mirror, optimism=c, **more), of, answer)
+
+    former = omd("PGD adaptive τ=3", "adaptive", Euclidean(), 30.0, smoothing=3.0)
+    agile = omd("EG floor agile", "adaptive", AgileEntropic(FLOOR), 30.0)
+    mirrors, steps = (("PGD", Euclidean()), ("EG", Entropic())), (("η=1", 1.0), ("adaptive", "adaptive"))
+    if crowd:
+        some = (omd(f"{name} adaptive", "adaptive", mirror, 30.0) for name, mirror in mirrors)
+        return [former, *some, agile, _answering(DEFAULT, methods()[DEFAULT])]
     grid = [
-        Row(f"{name} c={c:g}", replace(weighting, optimism=c), outputs(), "adaptive")
-        for name, weighting in {
-            "PGD η=1": OMD(1.0, Euclidean()),
-            "PGD adaptive": OMD("adaptive", Euclidean()),
-            "EG η=1": OMD(1.0, Entropic()),
-            "EG adaptive": OMD("adaptive", Entropic()),
-        }.items()
+        omd(f"{name} {label}", step, mirror, c, "adaptive")
+        for name, mirror in mirrors
+        for label, step in steps
         for c in (0.0, 30.0, 100.0)
     ]
-    grid.append(Row("PGD adaptive τ=3 c=30", former, outputs(), "p=8 K=8"))
+    grid.append(former)
     if problem in PAPER:
-        grid += [
-            Row("EG floor η=1 c=30", OMD(1.0, Entropic(FLOOR), optimism=30.0), outputs(), "p=8 K=8"),
-            Row("EG floor adaptive c=30", OMD("adaptive", Entropic(FLOOR), optimism=30.0), outputs(), "p=8 K=8"),
-            Row("EG floor agile c=30", OMD("adaptive", AgileEntropic(FLOOR), optimism=30.0), outputs(), "p=8 K=8"),
-        ]
+        grid += [*(omd(f"EG floor {label}", step, Entropic(FLOOR), 30.0) for label, step in steps), agile]
     others = [Row("TCH", Tchebycheff()), *(Row(f"STCH {mu:g}", SmoothTchebycheff(mu)) for mu in (0.01, 0.03, 0.1))]
     if problem in DIGITS:
         others.append(Row("FedMGDA+", FedMGDAPlus(0.5, "models")))
     if not problem.endswith("m=5"):  # there their programs would take a quarter of an hour each
         others += [Row("EPO", EPO()), Row("FERERO", FERERO())]
-    mine = [
-        Row(name, method.weighting, {"last": Last(), "answer": method.conversion}, "answer") for name, method in own
-    ]
-    return [*grid, *others, _default(), *mine]
+    answering = (_answering(name, method) for name, method in ((DEFAULT, methods()[DEFAULT]), *own))
+    return [*grid, *others, *answering]
 
 
-def _default() -> Row:
-    method = methods()[DEFAULT]
-    return Row(DEFAULT, method.weighting, {"last": Last(), "answer": method.conversion}, "answer")
+def _answering(name: str, method: Method) -> Row:
+    """A row of a method with a conversion of its own."""
+    return Row(name, method.weighting, {"last": Last(), "answer": method.conversion}, "answer")
 
 
 # ------------------------------------------------------------------------------- problems
@@ -152,8 +143,7 @@ def settings() -> dict[str, Setting]:
 
 def spread(m: int) -> Tensor:
     """The paper's ten preferences for two objectives; even grids of ten for three and of fifteen for five."""
-    divisions = {2: 9, 3: 3, 5: 2}
-    return preference.grid(divisions[m], m, margin=0.01)
+    return preference.grid({2: 9, 3: 3, 5: 2}[m], m, margin=0.01)
 
 
 def on_front(setting: Setting) -> Tensor:
@@ -208,6 +198,11 @@ class Task(NamedTuple):
         """About how long it takes one process."""
         slow = 60.0 if self.problem in DIGITS else 3.0
         return sum(slow * (8.0 if row.name in _SLOW else 1.0) for row in self.rows)
+
+    @property
+    def specs(self) -> list[Spec]:
+        """The specifications of its cells."""
+        return [cell_spec(self.problem, row) for row in self.rows]
 
 
 _SLOW = frozenset({"EPO", "FERERO"})
@@ -385,23 +380,25 @@ def tallies(entries: Sequence[Entry], threshold: float = 0.001) -> list[Tally]:
 
     A method that diverged has lost, unless both have.
     """
-    found = []
-    for name, of in RIVALS.items():
-        counts = {"tch": [0, 0], "hypervolume": [0, 0]}
-        for problem in dict.fromkeys(entry.problem for entry in entries):
-            by = {(e.method, e.output): e for e in entries if e.problem == problem}
-            ours, theirs = by.get((DEFAULT, "answer")), [by[key] for key in of if key in by]
+    by: dict[str, dict[tuple[str, str], Entry]] = {}
+    for entry in entries:
+        by.setdefault(entry.problem, {})[entry.method, entry.output] = entry
+
+    def count(rivals: Sequence[tuple[str, str]], measure: str, sign: float) -> tuple[int, int]:
+        won = [0, 0]
+        for of in by.values():
+            ours, theirs = of.get((DEFAULT, "answer")), [of[key] for key in rivals if key in of]
             if ours is None or not theirs:
                 continue
-            for measure, sign in (("tch", 1.0), ("hypervolume", -1.0)):
-                a, *others = (sign * getattr(entry, measure) for entry in (ours, *theirs))
-                b = min(filter(math.isfinite, others), default=math.nan)
-                if math.isfinite(a) != math.isfinite(b):
-                    counts[measure][0 if math.isfinite(a) else 1] += 1
-                elif abs(a - b) > threshold * abs(b):
-                    counts[measure][0 if a < b else 1] += 1
-        found.append(Tally(name, (counts["tch"][0], counts["tch"][1]), tuple(counts["hypervolume"])))  # type: ignore[arg-type]
-    return found
+            a, *others = (sign * getattr(entry, measure) for entry in (ours, *theirs))
+            b = min(filter(math.isfinite, others), default=math.nan)
+            if math.isfinite(a) != math.isfinite(b):
+                won[0 if math.isfinite(a) else 1] += 1
+            elif abs(a - b) > threshold * abs(b):
+                won[0 if a < b else 1] += 1
+        return won[0], won[1]
+
+    return [Tally(name, count(of, "tch", 1.0), count(of, "hypervolume", -1.0)) for name, of in RIVALS.items()]
 
 
 def as_json(entries: Sequence[Entry]) -> list[dict[str, Any]]:

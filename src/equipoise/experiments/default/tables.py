@@ -1,38 +1,30 @@
 """`equipoise reproduce table-conversions`: the default compared with other methods, with all their outputs."""
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
-from rich import box
 from rich.console import Console
 from rich.table import Table
 
 from equipoise.experiments import jobs
 from equipoise.experiments.default import settings
 from equipoise.experiments.default.settings import DEFAULT, Entry, Tally
-from equipoise.experiments.item import Item, Request
-from equipoise.experiments.render import wrote_json
+from equipoise.experiments.item import Request, item
+from equipoise.experiments.render import grid, wrote_json
 
-__all__ = ["items", "percent"]
+__all__ = ["percent", "table_conversions"]
 
 COLUMNS = ("TCH", "STCH 0.01", "STCH 0.03", "STCH 0.1", "EPO", "FERERO", "PGD η=1 c=0", "EG η=1 c=0", DEFAULT)
 HEADS = {"PGD η=1 c=0": "AdaOMDgd", "EG η=1 c=0": "AdaOMDeg"}
 
 
-def items() -> dict[str, Item]:
-    """The table by its name on the command line."""
-    what = "Beyond the paper: the default beside other methods on 26 problems, every output of each"
-    takes = frozenset({"workers", "json_file", "methods"})
-    return {"table-conversions": Item("-", "-", what, _table_conversions, takes)}
-
-
-def _table_conversions(request: Request) -> None:
+@item("-", "-", ("workers", "json_file", "methods"))
+def table_conversions(request: Request) -> None:
+    """Beyond the paper: the default beside other methods on 26 problems, every output of each."""
     store, console, own = request.store, request.console, request.own
     names = settings.names_of_problems()
-    tasks = settings.missing(store, names, own)
     asked = [settings.cell_spec(name, row) for name in names for row in settings.rows(name, own)]
-    lacking = [settings.cell_spec(task.problem, row) for task in tasks for row in task.rows]
-    jobs.fill(request, tasks, settings.run_task, asked, lacking)
+    jobs.fill(request, asked, settings.missing(store, names, own), settings.run_task)
     entries = settings.table(store, own)
     for name, setting in settings.settings().items():
         volume, value = settings.exact(setting)
@@ -58,18 +50,10 @@ def _show(console: Console, table: Table) -> None:
         console.width = before
 
 
-def _table(title: str, first: str, heads: Iterable[str]) -> Table:
-    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    table.add_column(first, no_wrap=True)
-    for head in heads:
-        table.add_column(head, justify="right", no_wrap=True)
-    return table
-
-
 def _outputs_table(entries: Sequence[Entry], title: str) -> Table:
     """Rows are the trajectories of OMD, columns are outputs; then one line for each method with one answer."""
     names = [*settings.outputs()]
-    table = _table(title, "λ-step, optimism", names)
+    table = grid(title, ("λ-step, optimism", *names), wrap=False)
     for method in dict.fromkeys(e.method for e in entries):
         cells = {e.output: e for e in entries if e.method == method}
         kind, _, optimism = method.rpartition(" ") if " c=" in method else (method, "", "")
@@ -100,7 +84,7 @@ def percent(value: float) -> str:
 
 def _side_by_side(entries: Sequence[Entry], columns: Sequence[str], measure: str, title: str) -> Table:
     """What every method reports, problem by problem; the best in bold."""
-    table = _table(title, "problem", [HEADS.get(name, name) for name in columns])
+    table = grid(title, ("problem", *(HEADS.get(name, name) for name in columns)), wrap=False)
     for problem in dict.fromkeys(e.problem for e in entries):
         of = {e.method: getattr(e, measure) for e in entries if e.problem == problem and e.answer}
         finite = [of[name] for name in columns if name in of and math.isfinite(of[name])]
@@ -115,7 +99,7 @@ def _side_by_side(entries: Sequence[Entry], columns: Sequence[str], measure: str
 
 def _tally_table(tallies: Sequence[Tally]) -> Table:
     title = f"wins : losses of {DEFAULT}, problems on which the two differ by more than 0.1 %"
-    table = _table(title, "against", ("TCH value", "hypervolume"))
+    table = grid(title, ("against", "TCH value", "hypervolume"), wrap=False)
     for method, tch, volume in tallies:
         table.add_row(method, f"{tch[0]} : {tch[1]}", f"{volume[0]} : {volume[1]}")
     return table
@@ -123,7 +107,8 @@ def _tally_table(tallies: Sequence[Tally]) -> Table:
 
 def _crowd_table(gaps: Mapping[str, Mapping[str, float]]) -> Table:
     rows = dict.fromkeys(row for of in gaps.values() for row in of)
-    table = _table("many objectives: gap of what a method reports over the optimal value", "problem", rows)
+    title = "many objectives: gap of what a method reports over the optimal value"
+    table = grid(title, ("problem", *rows), wrap=False)
     for name, of in gaps.items():
         table.add_row(name, *(f"{of[row]:.4f}" if row in of else "" for row in rows))
     return table

@@ -1,13 +1,12 @@
 """Federated cells for the tables and figures: missing ones are computed, if the user agrees to the time it takes."""
 
 import os
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
+from typing import Any
 
 import torch
-from rich.console import Console
+from rich.progress import Progress
 
 from equipoise import datasets
 from equipoise.errors import NonFiniteLossError
@@ -17,12 +16,11 @@ from equipoise.experiments.federated.runs import Job
 from equipoise.experiments.federated.scores import Entry
 from equipoise.experiments.federated.settings import seeds_of
 from equipoise.experiments.item import Request
-from equipoise.experiments.jobs import agreed, possible, say_read
-from equipoise.experiments.render import bar, say
-from equipoise.experiments.results import CellStore
+from equipoise.experiments.jobs import possible, supervise
+from equipoise.experiments.render import say
 from equipoise.identity import digest
 
-__all__ = ["compute", "gather", "provide"]
+__all__ = ["gather", "provide", "provide_jobs"]
 
 
 def gather(request: Request, name: str, wanted: Sequence[Wanted]) -> list[Entry]:
@@ -40,8 +38,7 @@ def provide(request: Request, name: str, wanted: Sequence[Wanted]) -> None:
         wanted: Its rows.
     """
     jobs = [one.job(request.seeds or seeds_of(one.task_name), request.precision) for one in wanted]
-    failed = provide_jobs(request, jobs, _elsewhere(request, name, jobs))
-    for job, error in failed:
+    for job, error in provide_jobs(request, jobs, _elsewhere(request, name, jobs)):
         say(request.console, f"left out: {job.task_name}, {job.name}: {error}")
 
 
@@ -49,54 +46,29 @@ def provide_jobs(request: Request, jobs: Sequence[Job], otherwise: str = "") -> 
     """Run what is missing of some jobs, if the user agrees; returns those in which a client's loss was not finite."""
     device = request.device or "cpu"
     left = runs.absent(request.store, jobs)
-    asked = list({digest(spec): spec for job in jobs for spec in map(job.spec, job.seeds)}.values())
-    lacking = [spec for job in left for spec in map(job.spec, job.seeds)]
-    begins = True
-    if left:
-        long = sum(runs.seconds(job, device) for job in left)
-        for data in {job.task.data for job in left} if possible(request, long) else ():
-            datasets.load(data, request.data)  # report missing data before announcing runs
-        begins = agreed(request, long, len(lacking), otherwise)
-    say_read(request, asked, lacking, begins=begins)
-    if not begins:
-        return []
-    return compute(request.console, request.store, left, device=device, folder=request.data)
-
-
-def compute(
-    console: Console,
-    store: CellStore,
-    jobs: Sequence[Job],
-    *,
-    device: str = "cpu",
-    folder: Path | None = None,
-) -> list[tuple[Job, NonFiniteLossError]]:
-    """Run jobs, with a progress bar.
-
-    Returns:
-        The jobs that stopped because a client's loss was not finite; all others were completed.
-    """
+    asked = {digest(spec): spec for job in jobs for spec in map(job.spec, job.seeds)}
+    long = sum(runs.seconds(job, device) for job in left)
+    for data in {job.task.data for job in left} if possible(request, long) else ():
+        datasets.load(data, request.data)  # report missing data before announcing runs
     failed: list[tuple[Job, NonFiniteLossError]] = []
-    total = sum(len(job.seeds) * job.task.rounds for job in jobs)
-    done = 0
-    started = time.perf_counter()
-    with bar(console) as shown:
-        task = shown.add_task("rounds", total=total)
-        for group in runs.alike(jobs):
-            first, number = group[0], sum(len(job.seeds) for job in group)
-            label = f"{first.task_name}, {first.name}"
 
-            def show(rounds: int, done: int = done, label: str = label) -> None:
+    def work(shown: Progress) -> None:
+        task = shown.add_task("rounds", total=sum(len(job.seeds) * job.task.rounds for job in left))
+        done = 0
+        for group in runs.alike(left):
+            first, number = group[0], sum(len(job.seeds) for job in group)
+
+            def show(rounds: int, done: int = done, label: str = f"{first.task_name}, {first.name}") -> None:
                 shown.update(task, description=label, completed=done + rounds)
 
             small = first.task.data == "digits"
+            at_once: dict[str, Any] = {"together": number if small else None, "progress": show}
             with _threads(1 if small else os.cpu_count() or 1):
-                failed += runs.attempt(
-                    store, group, device=device, folder=folder, together=number if small else None, progress=show
-                )
+                failed.extend(runs.attempt(request.store, group, device=device, folder=request.data, **at_once))
             done += number * first.task.rounds
-    if jobs:
-        say(console, f"computed in {time.perf_counter() - started:.0f} s; kept in {store.folder}")
+
+    lacking = [spec for job in left for spec in map(job.spec, job.seeds)]
+    supervise(request, list(asked.values()), lacking, long, work, otherwise)
     return failed
 
 

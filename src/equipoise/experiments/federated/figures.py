@@ -10,16 +10,17 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
 from numpy.typing import NDArray
 
+from equipoise.experiments.comparison import count_seeds
 from equipoise.experiments.drawing import colour, save, style
 from equipoise.experiments.federated.compute import gather
 from equipoise.experiments.federated.rows import MNIST
 from equipoise.experiments.federated.scores import METRICS, Entry, Metric
 from equipoise.experiments.federated.settings import EVERY, METHODS, title
-from equipoise.experiments.federated.tables import by_task, wanted
+from equipoise.experiments.federated.tables import TAKES_TASK, by_task, wanted
 from equipoise.experiments.item import Item, Request
 from equipoise.experiments.render import say, wrote
 
-__all__ = ["all_methods", "boxes", "conversion", "curves", "items", "parity", "weights"]
+__all__ = ["all_methods", "boxes", "conversion", "curves", "parity", "weights"]
 
 Tasks = Sequence[tuple[str, Sequence[Entry]]]
 """The methods to draw, task by task."""
@@ -42,62 +43,6 @@ FEW = 8
 """Fewer seeds than this are drawn one by one."""
 LARGEST = 10.0
 """Weights above this many equal shares, or below the inverse, have the last colour."""
-
-
-def items() -> dict[str, Item]:
-    """Figures by their names on the command line."""
-    figure = frozenset({"preset", "task", "methods", "seeds", "rounds", "device", "precision", "data"})
-    return {
-        "fig-federated": Item("fig:3", "section 4.2", "Accuracy and agnostic loss of all methods", _fig_all, figure),
-        "fig-conversion": Item("fig:new-in", "section 4.2", "OMD updates and the conversion", _fig_conversion, figure),
-        "fig-curves": Item("fig:5", "appendix B.2", "Worst-client loss over the rounds", _fig_curves, figure),
-        "fig-parity": Item("fig:6", "appendix B.2", "Accuracy against accuracy parity", _fig_parity, figure),
-        "fig-box": Item("fig:7", "appendix B.2", "Three metrics of every method over the seeds", _fig_box, figure),
-        "fig-weights": Item("-", "-", "The clients' weights over the rounds", _fig_weights, figure),
-    }
-
-
-_SIX = ("LS", "TCH", "OMDgd-TCH", "OMDeg-TCH", "AdaOMDgd-TCH", "AdaOMDeg-TCH")
-_WEIGHTS = ("TCH", "STCH", "FedMGDA+", "ExcessMTL", "OMDgd-TCH", "OMDeg-TCH")
-
-
-def _figure(
-    request: Request,
-    name: str,
-    draw: Callable[[Tasks], Figure],
-    methods: Sequence[str] = METHODS,
-    tasks: Sequence[str] = MNIST,
-) -> None:
-    found = list(by_task(gather(request, name, wanted(request, tasks, methods))))
-    if not found:
-        say(request.console, "there is nothing to draw")
-        return
-    data = "-".join(dict.fromkeys(task.partition("-")[0] for task, _ in found))
-    wrote(request, save(draw(found), request.out, f"{name}-{data}-{request.settings}"))
-
-
-def _fig_all(request: Request) -> None:
-    _figure(request, "fig-federated", all_methods)
-
-
-def _fig_conversion(request: Request) -> None:
-    _figure(request, "fig-conversion", conversion, _SIX, MNIST[:1])
-
-
-def _fig_curves(request: Request) -> None:
-    _figure(request, "fig-curves", curves, _SIX)
-
-
-def _fig_parity(request: Request) -> None:
-    _figure(request, "fig-parity", parity)
-
-
-def _fig_box(request: Request) -> None:
-    _figure(request, "fig-box", boxes)
-
-
-def _fig_weights(request: Request) -> None:
-    _figure(request, "fig-weights", weights, _WEIGHTS)
 
 
 # ------------------------------------------------------------------------------- what is drawn
@@ -196,7 +141,7 @@ def all_methods(tasks: Tasks) -> Figure:
             for place, entry in enumerate(entries):
                 mean, std = entry.score(metric)
                 axes.errorbar(mean, place, xerr=std, fmt="o", color=colour(entry.name), ms=5, lw=1.4, capsize=2)
-                theirs = getattr(entry.paper, metric, None)
+                theirs = entry.paper.get(metric)
                 if theirs is not None and entry.claimed:
                     compared = True
                     axes.plot(theirs.mean, place, "|", color="black", ms=9, mew=1.2)
@@ -273,9 +218,8 @@ def _measured(entry: Entry, key: str) -> bool:
 
 def _note(figure: Figure, tasks: Tasks, what: str) -> None:
     """Write above the figure what is drawn, and of how many seeds."""
-    counts = sorted({len(entry.seeds) for _, entries in tasks for entry in entries})
-    number = f"{counts[0]}" if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
-    figure.suptitle(f"{what}; {number} seed{'s' if counts[-1] > 1 else ''}", fontsize=8, color="0.35")
+    seeds = count_seeds(len(entry.seeds) for _, entries in tasks for entry in entries)
+    figure.suptitle(f"{what}; {seeds}", fontsize=8, color="0.35")
 
 
 def _over_rounds(axes: Axes) -> None:
@@ -340,3 +284,39 @@ def _family(name: str) -> bool:
 
 def _weight(name: str) -> str:
     return "bold" if _family(name) else "normal"
+
+
+# ------------------------------------------------------------------------------- the figures of the command line
+def _figure(
+    name: str,
+    label: str,
+    number: str,
+    caption: str,
+    draw: Callable[[Tasks], Figure],
+    methods: Sequence[str] = METHODS,
+    tasks: Sequence[str] = MNIST,
+) -> Item:
+    def run(request: Request) -> None:
+        found = list(by_task(gather(request, name, wanted(request, tasks, methods))))
+        if not found:
+            say(request.console, "there is nothing to draw")
+            return
+        data = "-".join(dict.fromkeys(task.partition("-")[0] for task, _ in found))
+        wrote(request, save(draw(found), request.out, f"{name}-{data}-{request.settings}"))
+
+    return Item(label, number, caption, run, TAKES_TASK - {"json_file", "markdown_file"})
+
+
+_SIX = ("LS", "TCH", "OMDgd-TCH", "OMDeg-TCH", "AdaOMDgd-TCH", "AdaOMDeg-TCH")
+_WEIGHED = ("TCH", "STCH", "FedMGDA+", "ExcessMTL", "OMDgd-TCH", "OMDeg-TCH")
+
+fig_federated = _figure(
+    "fig-federated", "fig:3", "section 4.2", "Accuracy and agnostic loss of all methods", all_methods
+)
+fig_conversion = _figure(
+    "fig-conversion", "fig:new-in", "section 4.2", "OMD updates and the conversion", conversion, _SIX, MNIST[:1]
+)
+fig_curves = _figure("fig-curves", "fig:5", "appendix B.2", "Worst-client loss over the rounds", curves, _SIX)
+fig_parity = _figure("fig-parity", "fig:6", "appendix B.2", "Accuracy against accuracy parity", parity)
+fig_box = _figure("fig-box", "fig:7", "appendix B.2", "Three metrics of every method over the seeds", boxes)
+fig_weights = _figure("fig-weights", "-", "-", "The clients' weights over the rounds", weights, _WEIGHED)

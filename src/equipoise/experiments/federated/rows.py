@@ -99,9 +99,8 @@ def rows(
 
 
 def _evaluation_data(preset: Preset) -> Iterator[Wanted]:
-    sources: tuple[settings.EvaluationData, ...] = ("mini", "full", "val", "val for dominance")
     for one in rows(CIFAR[:1], ("AdaOMDgd-TCH", "AdaOMDeg-TCH"), preset):
-        for source in sources:
+        for source in settings.EVALUATION_DATA:
             yield one._replace(task=settings.evaluated_on(one.task, source, preset), column=source)
 
 

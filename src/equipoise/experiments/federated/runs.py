@@ -10,14 +10,14 @@ import torch
 from equipoise import metrics
 from equipoise.errors import NonFiniteLossError, require
 from equipoise.experiments.federated.settings import EVERY, Preference, label_of, reported
-from equipoise.experiments.results import CellStore, Result, Spec
+from equipoise.experiments.results import CellStore, Result, Spec, short
 from equipoise.federated import Curve, Evaluation, Precision, Task, simulate
 from equipoise.federated import Result as Simulated
 from equipoise.identity import digest
 from equipoise.identity import spec as identity
 from equipoise.registry import Method
 
-__all__ = ["Job", "absent", "alike", "attempt", "cell", "run", "scores", "seconds", "short", "spec"]
+__all__ = ["Job", "absent", "alike", "attempt", "cell", "run", "scores", "seconds", "spec"]
 
 IMAGES = {"cifar-rotation": 50_000, "cifar-two": 50_000, "cifar-class2": 10_000, "cifar-class5": 25_000}
 """The images of a round, all clients together."""
@@ -73,11 +73,7 @@ class Job(NamedTuple):
 
 
 def spec(
-    task: Task,
-    method: Method,
-    seed: int,
-    precision: Precision | None = None,
-    preference: Preference | None = None,
+    task: Task, method: Method, seed: int, precision: Precision | None = None, preference: Preference | None = None
 ) -> Spec:
     """Everything that determines a cell's result.
 
@@ -260,12 +256,3 @@ def scores(of: Evaluation, k: int) -> dict[str, Any]:
         "client_losses": short(losses),
         "client_accuracies": short(100.0 * correct / counts),
     }
-
-
-def short(values: torch.Tensor) -> Any:  # noqa: ANN401
-    """Numbers with six significant digits: people read cells too."""
-
-    def cut(x: Any) -> Any:  # noqa: ANN401
-        return [cut(y) for y in x] if isinstance(x, list) else float(f"{x:.6g}")
-
-    return cut(values.tolist())

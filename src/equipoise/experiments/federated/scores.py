@@ -8,22 +8,21 @@ import torch
 from torch import Tensor
 
 from equipoise.experiments import paper
+from equipoise.experiments.comparison import ALLOWED, Number
 from equipoise.experiments.federated import settings
 from equipoise.experiments.federated.rows import Wanted
 from equipoise.experiments.federated.settings import SEEDS, Output, seeds_of
-from equipoise.experiments.paper import Preset, Score, Scores, SomeScores
+from equipoise.experiments.paper import Preset, Printed, Score
 from equipoise.experiments.results import CellStore, Result
 from equipoise.federated import Precision
 
-__all__ = [
-    "HEADS", "METRICS", "OUTPUTS", "PARTS", "Entry", "Paired", "as_json", "entries_of", "paired", "printed_in", "score",
-]  # fmt: skip
+__all__ = ["HEADS", "METRICS", "OUTPUTS", "PARTS", "Entry", "Paired", "entries_of", "paired", "printed_in", "score"]
 
 Metric = Literal["accuracy", "agnostic_loss", "accuracy_parity"]
 Part = Literal["train", "test"]
 
 METRICS: tuple[Metric, ...] = ("accuracy", "agnostic_loss", "accuracy_parity")
-HEADS: dict[Metric, str] = {
+HEADS: dict[str, str] = {
     "accuracy": "accuracy ↑",
     "agnostic_loss": "agnostic loss ↓",
     "accuracy_parity": "accuracy parity ↓",
@@ -31,8 +30,12 @@ HEADS: dict[Metric, str] = {
 """The metrics as heads of columns."""
 OUTPUTS: tuple[Output, ...] = ("last", "average", "adaptive")
 PARTS: tuple[Part, ...] = ("test", "train")
-ALLOWED = 2.0
-"""A number agrees with the paper if it is within this many of the paper's standard deviations."""
+
+
+_KEYS = (
+    "task", "method", "output", "metric", "mean", "std", "error", "paper_mean", "paper_std", "deviations", "within",
+    "preset", "seeds", "outputs",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -45,7 +48,7 @@ class Entry:
         output: Which output of its trajectory it reports.
         seeds: One per result.
         results: The contents of the cells.
-        paper: The paper's numbers, if it has this row.
+        paper: The paper's numbers; none if it has no such row.
         claimed: Whether they can be compared: settings and rounds are the paper's.
     """
 
@@ -54,7 +57,7 @@ class Entry:
     output: Output
     seeds: tuple[int, ...]
     results: tuple[Result, ...]
-    paper: Scores | SomeScores | None
+    paper: Printed
     claimed: bool
 
     @property
@@ -81,17 +84,20 @@ class Entry:
         """Mean and population standard deviation of a metric over the seeds."""
         return score(self.values(metric, output, part))
 
-    def deviations(self, metric: Metric) -> float | None:
-        """Ours minus the paper's mean, in units of the paper's standard deviation; None if there is no claim."""
-        theirs: Score | None = getattr(self.paper, metric, None)
-        if theirs is None or not self.claimed:
-            return None
-        return (self.score(metric).mean - theirs.mean) / theirs.std
+    def number(self, metric: Metric) -> Number:
+        """A metric of the reported output, beside the paper's."""
+        theirs = self.paper.get(metric)
+        return Number(self.task, self.name, metric, self.seeds, self.score(metric), theirs, self.claimed)
 
-    def within(self, metric: Metric) -> bool | None:
-        """Whether that is at most two; None if there is no claim."""
-        away = self.deviations(metric)
-        return None if away is None else abs(away) <= ALLOWED
+    def numbers(self, metrics: Iterable[Metric] = METRICS) -> list[Number]:
+        """Some metrics, beside the paper's."""
+        return [self.number(metric) for metric in metrics]
+
+    def record(self, metric: Metric, preset: Preset) -> dict[str, Any]:
+        """Plain values: a metric of every output."""
+        outputs = {output: self.score(metric, output)._asdict() for output in self.outputs}
+        found = {**self.number(metric).record, "output": self.output, "preset": preset, "outputs": outputs}
+        return {key: found[key] for key in _KEYS}
 
     @property
     def seconds(self) -> float:
@@ -165,7 +171,7 @@ def paired(found: Iterable[Entry], bases: Mapping[str, str] | None = None) -> li
         found: All entries.
         bases: For every method, the one to compare with; by default LS.
     """
-    found = [entry for entry in found if entry.paper is not None and entry.claimed]
+    found = [entry for entry in found if entry.paper and entry.claimed]
     by_name = {(entry.task, entry.name): entry for entry in found}
     differences = []
     for entry in found:
@@ -173,36 +179,7 @@ def paired(found: Iterable[Entry], bases: Mapping[str, str] | None = None) -> li
         if other is None or entry is other:
             continue
         for metric, values in entry.less(other).items():
-            mine, its = (getattr(one.paper, metric) for one in (entry, other))
-            if mine is not None and its is not None:
-                names = entry.name, other.name
-                differences.append(Paired(entry.task, *names, metric, score(values), mine.mean - its.mean))
+            if metric in entry.paper and metric in other.paper:
+                theirs = entry.paper[metric].mean - other.paper[metric].mean
+                differences.append(Paired(entry.task, entry.name, other.name, metric, score(values), theirs))
     return differences
-
-
-def as_json(found: Iterable[Entry], preset: Preset) -> list[dict[str, Any]]:
-    """The table as a list of plain records, one per task, method and metric."""
-    records = []
-    for entry in found:
-        for metric in METRICS:
-            theirs: Score | None = getattr(entry.paper, metric, None)
-            mean, std = entry.score(metric)
-            records.append(
-                {
-                    "task": entry.task,
-                    "method": entry.name,
-                    "output": entry.output,
-                    "metric": metric,
-                    "mean": mean,
-                    "std": std,
-                    "error": paper.standard_error(std, len(entry.seeds)),
-                    "paper_mean": None if theirs is None else theirs.mean,
-                    "paper_std": None if theirs is None else theirs.std,
-                    "deviations": entry.deviations(metric),
-                    "within": entry.within(metric),
-                    "preset": preset,
-                    "seeds": list(entry.seeds),
-                    "outputs": {output: entry.score(metric, output)._asdict() for output in entry.outputs},
-                }
-            )
-    return records

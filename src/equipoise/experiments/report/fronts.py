@@ -8,14 +8,13 @@ import torch
 
 from equipoise import metrics, preference
 from equipoise.experiments.paper import Preset
-from equipoise.experiments.report.numbers import short
 from equipoise.experiments.report.sources import Sources
-from equipoise.experiments.results import Cell
+from equipoise.experiments.results import Cell, short
 from equipoise.experiments.synthetic import settings as synthetic
 from equipoise.identity import digest
 from equipoise.problems import KnownFront, problems
 
-__all__ = ["explored", "table_cells"]
+__all__ = ["explored", "hv_command", "table_cells"]
 
 Record = dict[str, Any]
 
@@ -90,8 +89,12 @@ def _of_the_user(sources: Sources) -> list[synthetic.TableCell]:
     ]
 
 
+def hv_command(preset: Preset) -> str:
+    """The command that makes tab:hv."""
+    return "equipoise reproduce table-hv" + ("" if preset == "published" else f" --preset {preset}")
+
+
 def _of_table(preset: Preset, name: str, cells: list[synthetic.TableCell]) -> Record:
-    command = ["equipoise", "reproduce", "table-hv"] + (["--preset", preset] if preset != "published" else [])
     return {
         "title": name if preset == "published" else f"{name}, settings of the paper’s text",
         "group": "tab:hv",
@@ -99,7 +102,7 @@ def _of_table(preset: Preset, name: str, cells: list[synthetic.TableCell]) -> Re
         "preferences": short(preference.linspace(synthetic.PREFERENCES)),
         "seeds": list(synthetic.SEEDS),
         "methods": [_method(cell.method, torch.tensor(cell.losses, dtype=torch.float64)) for cell in cells],
-        "command": shlex.join(command),
+        "command": hv_command(preset),
         "note": synthetic.on_other_rays(preset),
     }
 

@@ -10,16 +10,8 @@ from typing import Any
 __all__ = ["assemble", "read_part", "render"]
 
 SCRIPTS = (
-    "elements.js",
-    "plot.js",
-    "lines.js",
-    "rays.js",
-    "explorer.js",
-    "tables.js",
-    "training.js",
-    "theme.js",
-    "main.js",
-)
+    "elements.js", "plot.js", "lines.js", "rays.js", "explorer.js", "tables.js", "training.js", "theme.js", "main.js",
+)  # fmt: skip
 """The scripts in the order of concatenation; they share one scope."""
 
 

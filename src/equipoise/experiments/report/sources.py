@@ -9,6 +9,7 @@ from typing import Any
 
 from equipoise.atomic import LARGEST_JSON, parse_json
 from equipoise.errors import DamagedFileError, require
+from equipoise.experiments.result_checks import is_number, solved_fault
 from equipoise.experiments.results import Cell, CellStore, CellWarning, Result, Spec, cell_name, cells_in
 
 __all__ = ["Log", "Sources", "read"]
@@ -85,7 +86,7 @@ def read(given: Sequence[Path], behind: Sequence[Path] = ()) -> Sources:
             logs.append(read_log(path))
             continue
         record = _json(path)
-        if isinstance(record, dict) and is_solved(record):
+        if isinstance(record, dict) and not solved_fault(record):
             solved.append((path, record))
         else:
             require(not named, "results must be cells, a log (.jsonl) or what `equipoise solve --json` wrote", path)
@@ -124,36 +125,7 @@ def _row(line: bytes) -> dict[str, Any] | None:
 
 
 def _finite(value: object) -> float | None:
-    return float(value) if _is_number(value) and math.isfinite(value) else None  # type: ignore[arg-type]
-
-
-def is_solved(record: dict[str, Any]) -> bool:
-    """Whether this is a record of `equipoise solve --json`, with losses of shape (seeds, preferences, m)."""
-    weights, losses, seeds = (record.get(key) or [] for key in ("preferences", "losses", "seeds"))
-    named = all(isinstance(record.get(key), str) for key in ("problem", "method"))
-    if not named or not all(isinstance(value, list) and value for value in (weights, losses, seeds)):
-        return False
-    m = len(weights[0]) if isinstance(weights[0], list) else 0
-    plain = all(_is_number(record.get(key, 0)) for key in ("steps", "step_size")) and all(map(_is_whole, seeds))
-    whole = m >= 2 and len(losses) == len(seeds) and all(_is_matrix(x, len(weights), m) for x in (weights, *losses))
-    return plain and whole and all(math.isfinite(x) for row in weights for x in row)
-
-
-def _is_matrix(value: object, rows: int, columns: int) -> bool:
-    return (
-        isinstance(value, list)
-        and len(value) == rows
-        and all(isinstance(row, list) and len(row) == columns for row in value)
-        and all(_is_number(x) for row in value for x in row)
-    )
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
-
-
-def _is_whole(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
+    return float(value) if is_number(value) and math.isfinite(value) else None  # type: ignore[arg-type]
 
 
 def _json(path: Path) -> object:

@@ -1,17 +1,17 @@
 """The tables of the page: our numbers, the paper's, and whether they agree."""
 
-import shlex
 from collections.abc import Sequence
 from typing import Any, get_args
 
+from equipoise.experiments.comparison import ALLOWED, Number, count_seeds
 from equipoise.experiments.federated.rows import TABLES
-from equipoise.experiments.federated.scores import ALLOWED, HEADS, METRICS, Entry
+from equipoise.experiments.federated.scores import HEADS
 from equipoise.experiments.federated.settings import MOMENTUM
-from equipoise.experiments.paper import Preset
-from equipoise.experiments.report.fronts import table_cells
-from equipoise.experiments.report.numbers import short
+from equipoise.experiments.paper import Preset, Score
+from equipoise.experiments.report.fronts import hv_command, table_cells
 from equipoise.experiments.report.sources import Sources
 from equipoise.experiments.report.training import TaskRuns
+from equipoise.experiments.results import short
 from equipoise.experiments.synthetic import settings as synthetic
 
 __all__ = ["hypervolumes", "scores"]
@@ -26,51 +26,41 @@ EXACT = 15
 
 def hypervolumes(sources: Sources) -> list[Record]:
     """tab:hv, once per preset of which there are cells."""
-    tables = []
-    for preset in get_args(Preset):
-        cells = table_cells(sources, preset)
-        if not cells:
-            continue
-        published, note = preset == "published", synthetic.on_other_rays(preset)
-        by_method = {name: {c.problem: c for c in cells if c.method == name} for name in dict.fromkeys(_methods(cells))}
-        claimed = [cell.within for cell in cells if cell.within is not None]
-        tables.append(
-            {
-                "title": f"tab:hv: hypervolume{'' if published else ', settings of the paper’s text'}",
-                "summary": f"{sum(claimed)} of {len(claimed)} numbers within tolerance of the paper’s"
-                f"{synthetic.without_claim(cells)}. "
-                if published
-                else "The settings are not those that made the paper’s numbers: nothing is claimed. ",
-                "note": f"Mean over the seeds {', '.join(map(str, synthetic.SEEDS))}; larger is better, best in bold."
-                f"{note and f' {note}.'}",
-                "digits": 4,
-                "columns": [{"label": name, "best": "high"} for name in synthetic.PROBLEMS],
-                "rows": [
-                    {"method": name, "cells": [_hypervolume(own.get(p), published) for p in synthetic.PROBLEMS]}
-                    for name, own in by_method.items()
-                ],
-                "command": shlex.join(
-                    ["equipoise", "reproduce", "table-hv", *([] if published else ["--preset", preset])]
-                ),
-            }
-        )
-    return tables
+    return [_hypervolumes(preset, cells) for preset in get_args(Preset) if (cells := table_cells(sources, preset))]
 
 
-def _methods(cells: Sequence[synthetic.TableCell]) -> list[str]:
-    return [cell.method for cell in cells]
-
-
-def _hypervolume(cell: synthetic.TableCell | None, published: bool) -> Record | None:  # noqa: FBT001
-    if cell is None:
-        return None
-    paper, paper_std = cell.paper or (None, None)
+def _hypervolumes(preset: Preset, cells: Sequence[synthetic.TableCell]) -> Record:
+    published, note = preset == "published", synthetic.on_other_rays(preset)
+    claimed = [cell.within for cell in cells if cell.within is not None]
+    known = {
+        (cell.method, cell.problem): _cell(Score(cell.mean, cell.std), cell.paper, cell.within if published else None)
+        for cell in cells
+    }
     return {
-        "ours": short(cell.mean, EXACT),
-        "std": short(cell.std, EXACT),
-        "paper": paper,
-        "paper_std": paper_std,
-        "agrees": cell.within if published else None,
+        "title": f"tab:hv: hypervolume{'' if published else ', settings of the paper’s text'}",
+        "summary": f"{sum(claimed)} of {len(claimed)} numbers within tolerance of the paper’s"
+        f"{synthetic.without_claim(cells)}. "
+        if published
+        else "The settings are not those that made the paper’s numbers: nothing is claimed. ",
+        "note": f"Mean over the seeds {', '.join(map(str, synthetic.SEEDS))}; larger is better, best in bold."
+        f"{note and f' {note}.'}",
+        "digits": 4,
+        "columns": [{"label": name, "best": "high"} for name in synthetic.PROBLEMS],
+        "rows": [
+            {"method": name, "cells": [known.get((name, problem)) for problem in synthetic.PROBLEMS]}
+            for name in dict.fromkeys(cell.method for cell in cells)
+        ],
+        "command": hv_command(preset),
+    }
+
+
+def _cell(ours: Score, theirs: Score | None, agrees: bool | None) -> Record:  # noqa: FBT001
+    return {
+        "ours": short(ours.mean, EXACT),
+        "std": short(ours.std, EXACT),
+        "paper": theirs and theirs.mean,
+        "paper_std": theirs and theirs.std,
+        "agrees": agrees,
     }
 
 
@@ -106,10 +96,10 @@ def _is_stch(runs: TaskRuns) -> bool:
 
 def _table(runs: TaskRuns, label: str, title: str, command: str | None = None) -> Record:
     """The three metrics; the label is the paper's, for a table that can be compared with it."""
-    claimed = [e.within(metric) for e in runs.entries for metric in METRICS if e.within(metric) is not None]
+    numbers = [number for entry in runs.entries for number in entry.numbers()]
+    claimed = [number.within for number in numbers if number.within is not None]
     inside = f"{sum(map(bool, claimed))} of {len(claimed)} numbers"
-    counts = sorted({len(entry.seeds) for entry in runs.entries})
-    seeds = f"{counts[0]} to {counts[-1]} seeds" if len(counts) > 1 else f"{counts[0]} seed{'s' * (counts[0] > 1)}"
+    seeds = count_seeds(len(entry.seeds) for entry in runs.entries)
     return {
         "title": f"{label}: {title}" if label and claimed else title,
         "summary": f"{inside} within {ALLOWED:g} of the paper’s standard deviations. " if claimed else "",
@@ -117,20 +107,12 @@ def _table(runs: TaskRuns, label: str, title: str, command: str | None = None) -
         "digits": 3,
         "columns": [{"label": head.rstrip(" ↑↓"), "best": "high" if "↑" in head else "low"} for head in HEADS.values()],
         "rows": [
-            {"method": entry.name, "cells": [_score(entry, i) for i in range(len(METRICS))]} for entry in runs.entries
+            {"method": entry.name, "cells": [_beside_paper(number) for number in entry.numbers()]}
+            for entry in runs.entries
         ],
         "command": runs.table_command if command is None else command,
     }
 
 
-def _score(entry: Entry, column: int) -> Record:
-    metric = METRICS[column]
-    ours = entry.score(metric)
-    theirs = None if entry.paper is None or not entry.claimed else getattr(entry.paper, metric)
-    return {
-        "ours": short(ours.mean, EXACT),
-        "std": short(ours.std, EXACT),
-        "paper": None if theirs is None else theirs.mean,
-        "paper_std": None if theirs is None else theirs.std,
-        "agrees": entry.within(metric),
-    }
+def _beside_paper(number: Number) -> Record:
+    return _cell(number.ours, number.paper if number.claimed else None, number.within)

@@ -5,7 +5,7 @@ import shlex
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 import torch
 
@@ -14,9 +14,8 @@ from equipoise.experiments.federated import settings
 from equipoise.experiments.federated.rows import ALL
 from equipoise.experiments.federated.scores import METRICS, Entry
 from equipoise.experiments.federated.settings import EVERY, METHODS, SEEDS, Output
-from equipoise.experiments.report.numbers import short
 from equipoise.experiments.report.sources import Log, Sources
-from equipoise.experiments.results import Cell, Result, alike
+from equipoise.experiments.results import Cell, Result, alike, short
 from equipoise.identity import digest
 from equipoise.identity import spec as identity
 
@@ -25,15 +24,6 @@ __all__ = ["TaskRuns", "as_record", "log_record", "runs_by_task"]
 Record = dict[str, Any]
 
 CURVES = ("train_loss", "test_loss", "test_accuracy")
-
-
-class _Same(NamedTuple):
-    """The key that groups federated cells."""
-
-    task: str
-    """The task's name."""
-    spec: str
-    """The digest of everything else that is not the method."""
 
 
 @dataclass(frozen=True)
@@ -111,14 +101,15 @@ _VALUED = re.compile(r"(.+) \(([\d.e+-]+)\)")
 # ------------------------------------------------------------------------------- which cell is what
 def runs_by_task(sources: Sources) -> list[TaskRuns]:
     """The federated cells, task by task; known tasks first, in their order."""
-    groups: dict[_Same, dict[str, list[Cell]]] = defaultdict(lambda: defaultdict(list))
+    # By the task's name and everything else but the method; then by method.
+    groups: dict[tuple[str, str], dict[str, list[Cell]]] = defaultdict(lambda: defaultdict(list))
     for cell in sources.cells.cells:
         if cell.spec.get("experiment") == "federated":
             shared = {key: cell.spec.get(key) for key in ("task", "precision", "preference")}
             method = digest([cell.spec.get(key) for key in ("weighting", "transform", "conversion")])
-            groups[_Same(cell.names.get("task", "?"), digest(shared))][method].append(cell)
+            groups[cell.names.get("task", "?"), digest(shared)][method].append(cell)
     names = list(settings.tasks())
-    runs = [_task_runs(same.task, list(found.values())) for same, found in groups.items()]
+    runs = [_task_runs(task, list(found.values())) for (task, _), found in groups.items()]
     return sorted(runs, key=lambda run: (names.index(run.task) if run.task in names else 99, run.title))
 
 
@@ -171,7 +162,7 @@ def _entries(task: str, cells: Sequence[Cell], *, claimed: bool) -> list[Entry]:
         reported = output if all(output in result["outputs"] for result in results.values()) else "last"
         is_row = name in {*METHODS, settings.EXACT_FERERO, settings.MOMENTUM, "AdaLS", "AdaTCH"} and claimed
         same = is_row and identity(settings.row(name, task).method.weighting) == cells[0].spec["weighting"]
-        theirs = paper.known(task, name) if same else None
+        theirs = paper.known(task, name) if same else {}
         of = seeds, tuple(results[seed] for seed in seeds)
         entries.append(Entry(task, name, cast("Output", reported), *of, theirs, claimed=same))
     return entries
@@ -198,6 +189,7 @@ def _method(entry: Entry) -> Record:
     output = entry.output
     curves = [result["curves"][output] for result in entry.results]
     weights = entry.results[0]["coefficients"]
+    archive = torch.tensor([result["archive"] for result in entry.results], dtype=torch.float64)
     record: Record = {
         "name": entry.name,
         "output": output,
@@ -206,17 +198,13 @@ def _method(entry: Entry) -> Record:
         "rounds": curves[0]["round"],
         "weights": short(torch.tensor(weights), 3),
         "weight_rounds": [EVERY * (k + 1) for k in range(len(weights))],
-        "archive": _mean([result["archive"] for result in entry.results]) if output == "adaptive" else [],
+        "archive": short(archive.mean(0), 4) if output == "adaptive" else [],
     }
     for key in CURVES:
         values = torch.tensor([curve[key] for curve in curves], dtype=torch.float64)
         record[key] = short(values.mean(0), 5)
         record[f"{key}_std"] = short(values.std(0, correction=0), 3)
     return record
-
-
-def _mean(values: list[list[float]]) -> Any:  # noqa: ANN401
-    return short(torch.tensor(values, dtype=torch.float64).mean(0), 4)
 
 
 def log_record(log: Log) -> Record:

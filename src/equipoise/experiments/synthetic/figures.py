@@ -10,7 +10,7 @@ from torch import Tensor
 from equipoise import preference
 from equipoise.conversion import Adaptive, AdaptiveState, Average, Last
 from equipoise.experiments.drawing import BLACK, BLUE, RED, colour, save, style
-from equipoise.experiments.item import Item, Request
+from equipoise.experiments.item import Request, item
 from equipoise.experiments.render import wrote
 from equipoise.experiments.synthetic import settings
 from equipoise.experiments.synthetic.tables import provide
@@ -20,40 +20,22 @@ from equipoise.simplex import Entropic, Euclidean
 from equipoise.solver import Run, solve_many
 from equipoise.weighting import OMD, Linear, SmoothTchebycheff, Tchebycheff
 
-__all__ = ["conversion_steps", "front_grid", "front_panel", "items"]
-
-
-def items() -> dict[str, Item]:
-    """Figures by their names on the command line."""
-    takes, sketch = frozenset({"preset", "workers"}), frozenset[str]()
-    return {
-        "fig-adaptive": Item("fig:1", "Figure 1", "A sample run of the adaptive conversion", _fig_adaptive, sketch),
-        "fig-vlmop2": Item("fig:2", "Figure 2", "Ten methods on VLMOP2", _fig_vlmop2, takes),
-        "fig-overview": Item(
-            "-", "README", "LS, TCH, AdaOMD-TCH and the library's default on VLMOP2", _fig_overview, takes
-        ),
-        "fig-fronts": Item("fig:4, fig:8, fig:10", "appendix B", "All methods on all problems", _fig_fronts, takes),
-        "fig-middle-ground": Item(
-            "fig:9",
-            "appendix B",
-            "From LS to TCH by λ's step, from STCH to OMD by optimism",
-            _fig_middle_ground,
-            sketch,
-        ),
-    }
+__all__ = [
+    "conversion_steps", "fig_adaptive", "fig_fronts", "fig_middle_ground", "fig_overview", "fig_vlmop2", "front_grid",
+    "front_panel",
+]  # fmt: skip
 
 
 # ------------------------------------------------------------------------------- figures of the paper
-def _fig_adaptive(request: Request) -> None:
+@item("fig:1", "Figure 1")
+def fig_adaptive(request: Request) -> None:
+    """A sample run of the adaptive conversion."""
     # Here θ is its own objective vector, so that the output can be drawn among the iterates.
     iterates = torch.tensor([[2.0, 2.0], [2.6, 2.5], [1.4, 1.5], [2.2, 0.8]])
     wrote(request, save(conversion_steps(Adaptive(), iterates), request.out, "fig-adaptive"))
 
 
-_FIG2 = (
-    ("LS", "TCH", "STCH", "OMDgd-TCH", "AdaOMDgd-TCH"),
-    ("MGDA", "PMTL", "ExcessMTL", "EPO", "FERERO"),
-)
+_FIG2 = (("LS", "TCH", "STCH", "OMDgd-TCH", "AdaOMDgd-TCH"), ("MGDA", "PMTL", "ExcessMTL", "EPO", "FERERO"))
 _FRONTS = {
     "fig-4": ("LS", "TCH", "MGDA", "CR-MOGM", "Moco"),
     "fig-8": ("STCH", "OMDgd-TCH", "AdaOMDgd-TCH", "OMDeg-TCH", "AdaOMDeg-TCH"),
@@ -61,7 +43,9 @@ _FRONTS = {
 }
 
 
-def _fig_vlmop2(request: Request) -> None:
+@item("fig:2", "Figure 2", ("preset", "workers"))
+def fig_vlmop2(request: Request) -> None:
+    """Ten methods on VLMOP2."""
     wanted = {name for row in _FIG2 for name in row}
     rows = [row for row in settings.settings(request.settings) if row.method in wanted]
     found = {cell.method: _tensor(cell.losses) for cell in provide(request, ["VLMOP2"], rows)}
@@ -80,7 +64,9 @@ _OVERVIEW = {
 }
 
 
-def _fig_overview(request: Request) -> None:
+@item("-", "README", ("preset", "workers"))
+def fig_overview(request: Request) -> None:
+    """LS, TCH, AdaOMD-TCH and the library's default on VLMOP2."""
     ours = methods()["equipoise"]
     rows = [row for row in settings.settings(request.settings) if row.method in _OVERVIEW]
     rows.append(settings.own_row("equipoise", ours))
@@ -100,7 +86,9 @@ def _off(imbalance: float) -> str:
     return "off by > 999 %" if imbalance >= 10 else f"off by {100 * imbalance:.1f} %"
 
 
-def _fig_fronts(request: Request) -> None:
+@item("fig:4, fig:8, fig:10", "appendix B", ("preset", "workers"))
+def fig_fronts(request: Request) -> None:
+    """All methods on all problems."""
     cells = provide(request, settings.PROBLEMS, settings.settings(request.settings))
     found = {(c.method, c.problem): _tensor(c.losses) for c in cells}
     for name, names in _FRONTS.items():
@@ -114,7 +102,9 @@ def _fig_fronts(request: Request) -> None:
         wrote(request, save(figure, request.out, f"{name}-{request.settings}"))
 
 
-def _fig_middle_ground(request: Request) -> None:
+@item("fig:9", "appendix B")
+def fig_middle_ground(request: Request) -> None:
+    """From LS to TCH by λ's step, from STCH to OMD by optimism."""
     steps = (0.001, 0.01, 0.03, 0.1, 1.0)
     eta = torch.tensor(steps).reshape(-1, 1, 1)
     # In the second row ηc = 1/μ: the smaller η, the smaller the sum over steps, until only STCH's softmax is left.

@@ -80,44 +80,28 @@ class Setting:
 
 def settings(preset: Preset) -> tuple[Setting, ...]:
     """The rows of tab:hv, in its order."""
+    published = preset == "published"
     gd, eg = OMD(1.0, Euclidean()), OMD(1.0, Entropic())
-    shared = (
+    mgda = MGDA(margin=0.001) if published else MGDA()
+    references = tuple(tuple(row) for row in preference.linspace(PREFERENCES).tolist())
+    epo = EPO(target="direct", normalize=False, scale=False, floor=1e-3, fallback="preference")
+    ferero = FERERO(solver=DualDescent(), target="direct")
+    pmtl = PMTL(references, wait=True, target="direct")
+    return (
+        Setting("LS", Linear(), Last(), 0.01),
+        Setting("TCH", Tchebycheff(scale="unit") if published else Tchebycheff(), Last(), 0.01),
+        Setting("STCH", SmoothTchebycheff(0.01), Last(), 0.01 if published else 0.02),
         Setting("OMDgd-TCH", gd, Average(), 0.02),
         Setting("AdaOMDgd-TCH", gd, Adaptive(), 0.02),
         Setting("OMDeg-TCH", eg, Average(), 0.02),
         Setting("AdaOMDeg-TCH", eg, Adaptive(), 0.02),
-    )
-    references = tuple(tuple(row) for row in preference.linspace(PREFERENCES).tolist())
-    if preset == "published":
-        classical = MGDA(margin=0.001)
-        epo = EPO(target="direct", normalize=False, scale=False, floor=1e-3, fallback="preference")
-        return (
-            Setting("LS", Linear(), Last(), 0.01),
-            Setting("TCH", Tchebycheff(scale="unit"), Last(), 0.01),
-            Setting("STCH", SmoothTchebycheff(0.01), Last(), 0.01),
-            *shared,
-            Setting("ExcessMTL", ExcessRisk(1.0, weigh="gradients"), Last(), 0.02),
-            Setting("EPO", Reweighted(epo), Last(), 0.01),
-            Setting(
-                "FERERO", Reweighted(FERERO(solver=DualDescent(), target="direct"), coefficients=False), Last(), 0.01
-            ),
-            Setting("MGDA", classical, Last(), 0.02),
-            Setting("CR-MOGM", Momentum(classical, rule="released", pool=(-2,)), Last(), 0.02),
-            Setting("Moco", MoCo(1.0), Last(), 0.02),
-            Setting("PMTL", Reweighted(PMTL(references, wait=True, target="direct")), Last(), 0.01),
-        )
-    return (
-        Setting("LS", Linear(), Last(), 0.01),
-        Setting("TCH", Tchebycheff(), Last(), 0.01),
-        Setting("STCH", SmoothTchebycheff(0.01), Last(), 0.02),
-        *shared,
-        Setting("ExcessMTL", ExcessRisk(1.0), Last(), 0.02),
-        Setting("EPO", EPO(), Last(), 0.01),
-        Setting("FERERO", FERERO(), Last(), 0.01),
-        Setting("MGDA", MGDA(), Last(), 0.02),
-        Setting("CR-MOGM", Momentum(MGDA()), Last(), 0.02),
+        Setting("ExcessMTL", ExcessRisk(1.0, weigh="gradients") if published else ExcessRisk(1.0), Last(), 0.02),
+        Setting("EPO", Reweighted(epo) if published else EPO(), Last(), 0.01),
+        Setting("FERERO", Reweighted(ferero, coefficients=False) if published else FERERO(), Last(), 0.01),
+        Setting("MGDA", mgda, Last(), 0.02),
+        Setting("CR-MOGM", Momentum(mgda, rule="released", pool=(-2,)) if published else Momentum(mgda), Last(), 0.02),
         Setting("Moco", MoCo(1.0), Last(), 0.02),
-        Setting("PMTL", PMTL(references), Last(), 0.01),
+        Setting("PMTL", Reweighted(pmtl) if published else PMTL(references), Last(), 0.01),
     )
 
 
@@ -191,6 +175,11 @@ class Task(NamedTuple):
         trajectories = {_trajectory(row): row for row in self.rows}
         return sum(_SLOW.get(row.method, 0.5) for row in trajectories.values())
 
+    @property
+    def specs(self) -> list[Spec]:
+        """The specifications of its cells."""
+        return [cell_spec(self.preset, self.problem, row, seed) for row in self.rows for seed in self.seeds]
+
 
 def _trajectory(row: Setting) -> str:
     return digest([identity(row.weighting), row.step_size])
@@ -243,8 +232,7 @@ class TableCell(NamedTuple):
     @property
     def paper(self) -> paper.Score | None:
         """The paper's mean and standard deviation, if it has this row."""
-        row = paper.HYPERVOLUMES.get(self.method)
-        return None if row is None else row[PROBLEMS.index(self.problem)]
+        return paper.HYPERVOLUMES.get(self.method, {}).get(self.problem)
 
     @property
     def within(self) -> bool | None:

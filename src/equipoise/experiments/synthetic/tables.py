@@ -2,50 +2,38 @@
 
 from collections.abc import Callable, Iterator, Sequence
 
-from rich import box
 from rich.table import Table
 
 from equipoise.experiments import jobs
-from equipoise.experiments.item import Item, Request
-from equipoise.experiments.render import MARKS, say, wrote_json
+from equipoise.experiments.item import Request, item
+from equipoise.experiments.render import MARKS, grid, say, wrote_json
 from equipoise.experiments.synthetic import settings
 from equipoise.experiments.synthetic.settings import Setting, TableCell
 
-__all__ = ["items", "provide"]
+__all__ = ["provide", "table_excess", "table_hv", "table_step_size"]
 
-
-def items() -> dict[str, Item]:
-    """Tables by their names on the command line."""
-    takes = frozenset({"preset", "workers", "json_file", "methods", "seeds"})
-    return {
-        "table-hv": Item("tab:hv", "appendix B", "Hypervolumes of 14 methods on 7 problems", _table_hv, takes),
-        "table-step-size": Item(
-            "-", "appendix B.1", "Claim: η_θ = 0.01 or 0.02 makes no difference", _table_step_size, takes
-        ),
-        "table-excess": Item(
-            "-", "section 4.1", "Claim: ExcessMTL's result is no artefact of its settings", _table_excess, takes
-        ),
-    }
+TAKES = ("preset", "workers", "json_file", "methods", "seeds")
 
 
 def provide(request: Request, problems: Sequence[str], rows: Sequence[Setting]) -> list[TableCell]:
     """The cells of rows on problems, after computing what is missing."""
     store, preset, seeds = request.store, request.settings, request.seeds or settings.SEEDS
-    tasks = settings.missing(store, preset, problems, rows, seeds)
-    asked = [settings.cell_spec(preset, name, row, seed) for name in problems for row in rows for seed in seeds]
-    lacking = [settings.cell_spec(preset, t.problem, row, seed) for t in tasks for row in t.rows for seed in t.seeds]
-    jobs.fill(request, tasks, settings.run_task, asked, lacking)
+    asked = [spec for name in problems for spec in settings.Task(preset, name, tuple(rows), seeds).specs]
+    jobs.fill(request, asked, settings.missing(store, preset, problems, rows, seeds), settings.run_task)
     return settings.table(store, preset, problems, rows, seeds)
 
 
 # ------------------------------------------------------------------------------- tab:hv
-def _table_hv(request: Request) -> None:
+@item("tab:hv", "appendix B", TAKES)
+def table_hv(request: Request) -> None:
+    """Hypervolumes of 14 methods on 7 problems."""
     preset, console = request.settings, request.console
     cells = provide(request, settings.PROBLEMS, settings.chosen(request))
     if not cells:
         say(console, "there are no runs to show yet")
         return
-    console.print(_grid("mean of max_i w_i f_i over the preferences: what TCH asks to be small", cells, _tch))
+    title = "mean of max_i w_i f_i over the preferences: what TCH asks to be small"
+    console.print(_grid(title, cells, lambda cell: f"{cell.tch:.4f}"))
     seeds = ", ".join(map(str, cells[0].seeds))
     heading = f"tab:hv, preset {preset}: hypervolume, mean and std over seeds {seeds}"
     console.print(_grid(heading, cells, lambda cell: _volume(cell, preset == "published"), _below))
@@ -85,10 +73,6 @@ def _below(row: Sequence[TableCell]) -> str:
     return "\n[dim]std[/dim]" if row[0].paper is None else "\n[dim]std\npaper\nours − paper[/dim]"
 
 
-def _tch(cell: TableCell) -> str:
-    return f"{cell.tch:.4f}"
-
-
 def _imbalance(cell: TableCell) -> str:
     return f"{cell.imbalance:.1%}" if cell.imbalance < 10 else "> 999%"
 
@@ -100,11 +84,8 @@ def _grid(
     below: Callable[[Sequence[TableCell]], str] = lambda _: "",
 ) -> Table:
     """A table with a row per method and a column per problem, narrow enough for eighty characters."""
-    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    table.add_column("method", no_wrap=True)
     problems = [name for name in settings.PROBLEMS if any(cell.problem == name for cell in cells)]
-    for name in problems:
-        table.add_column(name, justify="right", no_wrap=True)
+    table = grid(title, ("method", *problems), wrap=False)
     for method, row in _rows(cells):
         by_problem = {cell.problem: cell for cell in row}
         table.add_row(method + below(row), *(show(by_problem[p]) if p in by_problem else "" for p in problems))
@@ -117,11 +98,15 @@ def _rows(cells: Sequence[TableCell]) -> Iterator[tuple[str, list[TableCell]]]:
 
 
 # ------------------------------------------------------------------------------- two claims of the appendix
-def _table_step_size(request: Request) -> None:
+@item("-", "appendix B.1", TAKES)
+def table_step_size(request: Request) -> None:
+    """Claim: η_θ = 0.01 or 0.02 makes no difference."""
     _sweep(request, settings.both_step_sizes(request.settings), "step-size")
 
 
-def _table_excess(request: Request) -> None:
+@item("-", "section 4.1", TAKES)
+def table_excess(request: Request) -> None:
+    """Claim: ExcessMTL's result is no artefact of its settings."""
     _sweep(request, settings.excess_settings(), "excess")
 
 

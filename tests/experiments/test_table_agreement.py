@@ -9,9 +9,9 @@ import pytest
 from typer.testing import CliRunner
 
 from equipoise.cli import app
-from equipoise.experiments.agreement import Claim, claims
 from equipoise.experiments.federated.scores import printed_in
 from equipoise.experiments.results import CellStore
+from equipoise.experiments.table_agreement import Claim, claims
 
 ROOT = Path(__file__).parent.parent.parent
 

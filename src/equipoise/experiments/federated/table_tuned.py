@@ -1,4 +1,4 @@
-"""tab:2: the setting of every method, searched among the values that the paper tried, by its rule."""
+"""`equipoise reproduce table-tuned` (tab:2): every method's setting, searched among the values that the paper tried."""
 
 from collections.abc import Mapping
 
@@ -6,22 +6,16 @@ from equipoise.errors import NonFiniteLossError
 from equipoise.experiments.federated import settings
 from equipoise.experiments.federated.compute import provide_jobs
 from equipoise.experiments.federated.rows import Wanted
-from equipoise.experiments.federated.settings import ATTEMPTED
-from equipoise.experiments.federated.tables import TAKES
-from equipoise.experiments.item import Item, Request
+from equipoise.experiments.federated.tables import TAKES_TASK
+from equipoise.experiments.item import Request, item
+from equipoise.experiments.paper import TRIED
 from equipoise.experiments.render import Page, Sheet
 from equipoise.federated import Task
 
-__all__ = ["best", "items", "search", "valued"]
+__all__ = ["best", "search", "table_tuned", "valued"]
 
 Losses = dict[float, float | None]
 """The worst client's training loss for every value, mean over the seeds; None if there is no run or it diverged."""
-
-
-def items() -> dict[str, Item]:
-    """The table by its name on the command line."""
-    what = "The best setting of every method, searched again (digits unless --task says otherwise)"
-    return {"table-tuned": Item("tab:2", "appendix B.2", what, _table_tuned, TAKES | {"task"})}
 
 
 def valued(request: Request, task_name: str, task: Task, method: str, value: float | None) -> Wanted:
@@ -29,13 +23,13 @@ def valued(request: Request, task_name: str, task: Task, method: str, value: flo
     row = settings.row(method, task_name, request.settings, value, dict(request.own))
     usual = value is None or value == settings.tuned(method, task_name)
     name = method if usual else f"{method} ({value:g})"
-    return Wanted(task_name, task, settings.Row(name, row.method, row.output))
+    return Wanted(task_name, task, settings.Row(name, row.method))
 
 
 def search(request: Request, task_name: str, task: Task, method: str) -> tuple[Losses, list[NonFiniteLossError]]:
     """Run a method with every value that the paper tried; returns the losses and the errors."""
     seeds = request.seeds or (0,)
-    rows = {value: valued(request, task_name, task, method, value) for value in ATTEMPTED[method]}
+    rows = {value: valued(request, task_name, task, method, value) for value in TRIED[method]}
     failed = provide_jobs(request, [row.job(seeds, request.precision) for row in rows.values()])
     losses: Losses = {}
     for value, row in rows.items():
@@ -51,14 +45,16 @@ def best(losses: Mapping[float, float | None]) -> float | None:
     return min(finite, key=finite.__getitem__) if finite else None
 
 
-def _table_tuned(request: Request) -> None:
+@item("tab:2", "appendix B.2", TAKES_TASK)
+def table_tuned(request: Request) -> None:
+    """The best setting of every method, searched again (digits unless --task says otherwise)."""
     page = Page(request, "table-tuned", "The best setting of every method (tab:2)")
     records = []
     for task_name in request.task or ("digits-rotation",):
         task = settings.sized(settings.tasks(request.settings)[task_name], request.rounds)
         lines = []
-        for method in request.methods or ATTEMPTED:
-            if method not in ATTEMPTED:
+        for method in request.methods or TRIED:
+            if method not in TRIED:
                 page.say(f"{method} has no setting in tab:2")
                 continue
             losses, _ = search(request, task_name, task, method)

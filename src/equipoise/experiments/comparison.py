@@ -1,0 +1,145 @@
+"""Numbers beside the paper's: one type, and one table of methods and metrics."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from equipoise.experiments.paper import Score, standard_error
+from equipoise.experiments.render import MARKS, Page, Sheet
+
+__all__ = ["ALLOWED", "Number", "count_seeds", "say_verdict", "sheet"]
+
+ALLOWED = 2.0
+"""A number agrees with the paper if it is within this many of the paper's standard deviations."""
+
+
+@dataclass(frozen=True)
+class Number:
+    """A mean over seeds, beside the paper's.
+
+    Attributes:
+        task: The task.
+        method: The method.
+        metric: The metric.
+        seeds: The seeds.
+        ours: Mean and standard deviation over the seeds.
+        paper: The paper's, if it prints this number.
+        claimed: Whether both can be compared: settings and rounds are the paper's.
+    """
+
+    task: str
+    method: str
+    metric: str
+    seeds: tuple[int, ...]
+    ours: Score
+    paper: Score | None = None
+    claimed: bool = True
+
+    @property
+    def deviations(self) -> float | None:
+        """Ours minus the paper's in units of its standard deviation, or of ours if it prints none; else None."""
+        if self.paper is None or not self.claimed:
+            return None
+        unit = self.paper.std or self.ours.std
+        return None if unit == 0 else (self.ours.mean - self.paper.mean) / unit
+
+    @property
+    def within(self) -> bool | None:
+        """Whether that is at most two; None if there is no claim."""
+        away = self.deviations
+        return None if away is None else abs(away) <= ALLOWED
+
+    @property
+    def error(self) -> float:
+        """The standard error of the mean."""
+        return standard_error(self.ours.std, len(self.seeds))
+
+    @property
+    def record(self) -> dict[str, Any]:
+        """Plain values."""
+        return {
+            "task": self.task,
+            "method": self.method,
+            "metric": self.metric,
+            "mean": self.ours.mean,
+            "std": self.ours.std,
+            "error": self.error,
+            "paper_mean": self.paper and self.paper.mean,
+            "paper_std": (self.paper and self.paper.std) or None,
+            "deviations": self.deviations,
+            "within": self.within,
+            "seeds": list(self.seeds),
+        }
+
+    @property
+    def brief(self) -> dict[str, Any]:
+        """The same without what all numbers of a table share."""
+        return {key: value for key, value in self.record.items() if key not in {"task", "error"}}
+
+    def text(self, digits: int = 3) -> str:
+        """Ours, with a mark that says whether it agrees."""
+        return f"{self.ours.text(digits)} {MARKS[self.within]}"
+
+    def printed(self, digits: int = 3) -> str:
+        """The paper's; empty if it has none."""
+        return "" if self.paper is None else self.paper.text(digits)
+
+
+def sheet(
+    title: str,
+    numbers: Sequence[Number],
+    heads: Mapping[str, str],
+    digits: Mapping[str, int] | None = None,
+    *,
+    seeds: bool = True,
+    blank: bool = False,
+) -> Sheet:
+    """A table with methods as rows, and each metric and the paper's value as columns.
+
+    Args:
+        title: The title.
+        numbers: Its numbers.
+        heads: The heads of the columns, by metric.
+        digits: Decimals, by metric; 3 if not given.
+        seeds: Whether a column has the number of seeds.
+        blank: Whether a metric that the paper does not print has a column "paper" too.
+    """
+    printed = {metric for metric in heads if blank or any(one.metric == metric and one.paper for one in numbers)}
+    by_place = {(one.method, one.metric): one for one in numbers}
+    lines = []
+    for method in dict.fromkeys(one.method for one in numbers):
+        cells = [method, *([str(len(by_place[method, next(iter(heads))].seeds))] if seeds else [])]
+        for metric in heads:
+            one, places = by_place[method, metric], (digits or {}).get(metric, 3)
+            cells += [one.text(places), *([one.printed(places)] if metric in printed else [])]
+        lines.append(tuple(cells))
+    names = [text for metric, head in heads.items() for text in (head, "paper")[: 2 if metric in printed else 1]]
+    return Sheet(title, ("method", *(["seeds"] if seeds else []), *names), tuple(lines))
+
+
+def count_seeds(counts: Iterable[int]) -> str:
+    """Numbers of seeds in words, such as 3 to 10 seeds."""
+    different = sorted(set(counts))
+    number = " to ".join(map(str, dict.fromkeys((different[0], different[-1]))))
+    return f"{number} seed{'s' if different[-1] > 1 else ''}"
+
+
+def say_verdict(page: Page, numbers: Sequence[Number]) -> None:
+    """Say how many numbers agree with the paper, and which do not."""
+    claimed = [one for one in numbers if one.within is not None and one.paper is not None]
+    if not claimed:
+        page.say("there is nothing that can be compared with the paper")
+    for whose, has_deviation in (("the paper's", True), ("our own", False)):
+        some = [one for one in claimed if bool(one.paper and one.paper.std) == has_deviation]
+        outside = [one for one in some if not one.within]
+        if some:
+            why = "" if has_deviation else " (the paper prints none)"
+            count = f"{len(some) - len(outside)} of {len(some)} numbers"
+            page.say(f"{count} within two of {whose} standard deviations{why}")
+        page.list(
+            [
+                f"outside: {one.method}, {one.metric}: {one.ours.text()}, paper {one.printed()}, "
+                f"{one.deviations:+.1f} deviations"
+                for one in outside
+            ]
+        )
