@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
@@ -25,9 +25,8 @@ from equipoise.train.checkpoint import (
 from equipoise.train.distributed import Group, everywhere
 from equipoise.train.history import History, describe_limits, describe_step
 from equipoise.train.inputs import Choice, Counts, Losses, Preference, Store
-from equipoise.train.run import Course, Run
-from equipoise.train.step import attach, release
-from equipoise.units import Scale, Unit, Zero
+from equipoise.train.run import Attached, Course, Run, Saved, release
+from equipoise.units import Unit, Zero
 from equipoise.weighting import Limits, Weighting
 from equipoise.weighting.limits import Limit
 from equipoise.weighting.protocol import duals
@@ -36,20 +35,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 __all__ = ["MultiObjective"]
-
-
-class _Saved(NamedTuple):
-    """The tensors of a checkpoint."""
-
-    weighting: Any
-    conversion: Any
-    following: Tensor
-    """Coefficients of the next step if it accumulates gradients, (m,)."""
-    coefficients: Tensor
-    losses: Tensor
-    scale: Scale
-    steered: Tensor
-    """The latest losses given to `steer`, NaN before, (m,)."""
 
 
 class MultiObjective:
@@ -167,7 +152,7 @@ class MultiObjective:
             course = Course(every, check, on_nonfinite == "skip", process_group)
             self._run = self._kind(params, wish._replace(w=w), chosen.weighting, measure, archive, course, device)
         if optimizer is not None:
-            self._run.attached = attach(self._run, optimizer)
+            self._run.attached = Attached(self._run, optimizer)
 
     def __repr__(self) -> str:
         w = [round(entry, 4) for entry in self.preference.tolist()]
@@ -431,7 +416,7 @@ class MultiObjective:
                 has the shards of another number of ranks, or an entry that no run has.
             StoreError: If a folder cannot be written to.
         """
-        run, like = self._run, self._whole(self._run.archive.like())
+        run, like = self._run, self._run.saved(self._run.archive.like())
         expected = self._saved(run.archive.like())
         if state.keys() != expected.keys():
             raise StateMismatchError(f"checkpoint must have the entries {sorted(expected)}; found {sorted(state)}")
@@ -444,7 +429,7 @@ class MultiObjective:
         check_tensors(found, flatten(like))
         copies = unflatten(found, like).conversion
         with run.exactly():
-            numbers = self._whole({})
+            numbers = run.saved({})
             held = flatten(numbers)
             saved = unflatten({name: found[name].to(x, copy=True) for name, x in held.items()}, numbers)
             check_numbers(state, saved.coefficients, saved.following, duals(run.weighting, saved.weighting))
@@ -454,7 +439,7 @@ class MultiObjective:
             run.archive.load(copies)
             run.step = state["step"]
             run.prefer(run.wish.w.new_tensor(preferences[-1][1]))
-            run.load(saved.weighting, saved.following, saved.coefficients, saved.losses, saved.scale, saved.steered)
+            run.load(saved)
         run.archive.recorded, run.steers = state["recorded"], state["steers"]
         run.compared, run.accumulates = state["compared"], state["accumulates"]
         run.statistics, run.history, run.preferences = statistics, history, preferences
@@ -464,13 +449,8 @@ class MultiObjective:
         self._run.to(torch.empty(0, device=device).device)
         return self
 
-    def _whole(self, conversion: Any) -> _Saved:  # noqa: ANN401
-        run, weights = self._run, self._run.weights
-        numbers = (run.coefficients, run.losses, run.scale, run.steered)
-        return _Saved(weights.state, conversion, weights.coefficients, *numbers)
-
     def _saved(self, conversion: Any) -> dict[str, Any]:  # noqa: ANN401
-        run, whole = self._run, self._whole(conversion)
+        run, whole = self._run, self._run.saved(conversion)
         tensors = flatten(whole)
         if run.params.sharded:
             tensors |= {key: shards.as_shard(tensors[key], owner) for key, owner in self._owners(whole)}
@@ -497,7 +477,7 @@ class MultiObjective:
             "history": run.history.rows(),
         }
 
-    def _owners(self, whole: _Saved) -> Iterator[tuple[str, Tensor]]:
+    def _owners(self, whole: Saved) -> Iterator[tuple[str, Tensor]]:
         """Tensors of a checkpoint that are copies of parameters: their names, and the parameters."""
         params = self._run.params()
         return ((key, params[name]) for key, name in shards.owners(whole, frozenset(params)))
