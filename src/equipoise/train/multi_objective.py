@@ -25,7 +25,7 @@ from equipoise.train.checkpoint import (
 from equipoise.train.distributed import Group, everywhere
 from equipoise.train.history import History, describe_limits, describe_step
 from equipoise.train.inputs import Choice, Counts, Losses, Preference, Store
-from equipoise.train.run import Attached, Course, Run, Saved, release
+from equipoise.train.run import Attached, Course, Run, release
 from equipoise.units import Unit, Zero
 from equipoise.weighting import Limits, Weighting
 from equipoise.weighting.limits import Limit
@@ -134,10 +134,8 @@ class MultiObjective:
             chosen = inputs.choose_method(method)
         else:
             wish, limits = inputs.read_limits(wish, limits)
-            chosen = inputs.limit(method, limits)
-            inputs.check_unitless(units, ideal)
-        inputs.check_choices(every, check, on_nonfinite, on_store_error)
-        inputs.check_store(store)
+            chosen = inputs.limit(method, limits, units, ideal)
+        inputs.check_choices(every, check, on_nonfinite, store, on_store_error)
         if params.sharded:
             inputs.check_sharded(chosen.weighting, on_nonfinite)
         measure = inputs.check_units(units, ideal, len(wish.w), wish.names)
@@ -423,7 +421,7 @@ class MultiObjective:
         check_configuration(state["configuration"], expected["configuration"])
         preferences = check_preferences(state["preferences"], run.preferences[0][1])
         found = dict(state["tensors"])
-        for key, owner in self._owners(like):
+        for key, owner in self._owners().items():
             if key in found:
                 found[key] = shards.shard_of(found[key], owner, key)
         check_tensors(found, flatten(like))
@@ -450,10 +448,9 @@ class MultiObjective:
         return self
 
     def _saved(self, conversion: Any) -> dict[str, Any]:  # noqa: ANN401
-        run, whole = self._run, self._run.saved(conversion)
-        tensors = flatten(whole)
+        run, tensors = self._run, flatten(self._run.saved(conversion))
         if run.params.sharded:
-            tensors |= {key: shards.as_shard(tensors[key], owner) for key, owner in self._owners(whole)}
+            tensors |= {key: shards.as_shard(tensors[key], owner) for key, owner in self._owners().items()}
         held = {name: (tuple(p.shape), str(record_dtype(p))) for name, p in run.params().items()}
         return {
             "configuration": describe(
@@ -477,7 +474,7 @@ class MultiObjective:
             "history": run.history.rows(),
         }
 
-    def _owners(self, whole: Saved) -> Iterator[tuple[str, Tensor]]:
-        """Tensors of a checkpoint that are copies of parameters: their names, and the parameters."""
-        params = self._run.params()
-        return ((key, params[name]) for key, name in shards.owners(whole, frozenset(params)))
+    def _owners(self) -> dict[str, Tensor]:
+        """The parameters that tensors of a checkpoint are copies of, by the names of these tensors."""
+        params, slots = self._run.params(), range(self.conversion.copies or 0)
+        return {f"conversion.slots.{j}.{name}": p for j in slots for name, p in params.items()}
