@@ -250,7 +250,7 @@ MUTANTS = [
             f"{LOOP}::test_eight_backward_passes_without_a_step_are_said_once",
         ),
         (
-            "self.accumulates = self.accumulates or len(pending.calls) > 1",
+            "self.accumulates = self.accumulates or len(taken.calls) > 1",
             "self.accumulates = False",
             f"{STEPS}::test_weightings_that_look_at_this_steps_losses_use_the_coefficients_of_the_step_before",
         ),
@@ -303,7 +303,7 @@ MUTANTS = [
             f"{CHECKPOINT}::test_a_state_stays_as_it_is_while_the_run_goes_on",
         ),
         (
-            "self._numbers, self._job, self.recorded = job.before, None, self.recorded - 1",
+            "self.numbers, self._job, self.recorded = job.before, None, self.recorded - 1",
             "self._job = None",
             f"{STORES}::test_a_full_disk_raises_and_leaves_the_archive_as_it_was",
         ),

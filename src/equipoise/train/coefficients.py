@@ -51,16 +51,7 @@ def _factor(weighting: Weighting[Any], m: int) -> int:
 
 
 class Known:
-    """Coefficients that are known before the losses, computed on the host.
-
-    Args:
-        weighting: The weighting.
-        preference: w on the host, (m,).
-        device: Where the losses are.
-
-    Attributes:
-        next: The coefficients of the next step.
-    """
+    """Coefficients that are known before the losses, computed on the host for losses on the device."""
 
     known = True
 
@@ -81,7 +72,7 @@ class Known:
         """The coefficients of a committed step, and λ after it, on the host, (m,)."""
         assert chosen.told is not None  # noqa: S101
         own = self._weights
-        return chosen.told.tensor, duals(self.weighting, self.state) if own is None else own(self.state)
+        return chosen.told.value, duals(self.weighting, self.state) if own is None else own(self.state)
 
     def load(self, state: Any, coefficients: Tensor) -> None:  # noqa: ANN401, ARG002
         """Load the state; the coefficients follow from it."""

@@ -231,13 +231,11 @@ def read_membership(
 
 def _check_parts(membership: Tensor, name: str = "groups") -> None:
     parts = membership.to(torch.float64)
-    sound = bool(torch.isfinite(parts).all()) and bool(((parts >= 0) & (parts <= 1)).all())
-    found = parts[~((parts >= 0) & (parts <= 1))]
-    require(sound, f"{name} must have parts in [0, 1]", lambda: float(found[0]))
+    wrong = parts[~((parts >= 0) & (parts <= 1))]  # NaN too
+    require(len(wrong) == 0, f"{name} must have parts in [0, 1]", lambda: float(wrong[0]))
     lost = torch.nonzero(parts.sum(1) == 0).flatten()
-    require(
-        len(lost) == 0, f"{name} must have a part above 0 for every sample", lambda: f"none for sample {int(lost[0])}"
-    )
+    rule = f"{name} must have a part above 0 for every sample"
+    require(len(lost) == 0, rule, lambda: f"none for sample {int(lost[0])}")
 
 
 def _check_whole(groups: Tensor, name: str = "groups") -> None:

@@ -9,12 +9,12 @@ from contextlib import AbstractContextManager
 from typing import Any, NoReturn
 
 from lightning.pytorch import Callback, LightningModule, Trainer
-from torch import Tensor, nn
+from torch import Tensor
 
 from equipoise.errors import require
 from equipoise.train.domains import DomainSampler, DomainStreams
 from equipoise.train.inputs import Choice, Preference
-from equipoise.train.multi_objective import MultiObjective
+from equipoise.train.multi_objective import MultiObjective, check_settings
 
 __all__ = ["MultiObjectiveCallback"]
 
@@ -80,9 +80,7 @@ class MultiObjectiveCallback(Callback):
         rule = "settings must leave model and optimizer to the Trainer"
         require(not {"model", "optimizer"} & settings.keys(), rule, list(settings))
         self._settings = {"preference": preference, "method": method, **settings}
-        # A trial run: report wrong settings now, not after data are loaded and the model is built.
-        trial = {key: value for key, value in self._settings.items() if key not in {"parameters", "store"}}
-        MultiObjective(nn.Linear(1, 1), None, **trial)
+        check_settings(self._settings)
         self.log_every, self.recalibrate, self.sampler = log_every, recalibrate, sampler
         self._mol: MultiObjective | None = None
         self._fitting = False

@@ -1,5 +1,6 @@
 """`MultiObjective`: a weighting and a conversion in your own training loop."""
 
+import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
@@ -34,7 +35,7 @@ from equipoise.weighting.protocol import duals
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["MultiObjective"]
+__all__ = ["MultiObjective", "check_settings"]
 
 
 class MultiObjective:
@@ -387,7 +388,7 @@ class MultiObjective:
         described = describe_step(run.labels, run.wish.w, losses, above, run.coefficients, run.duals())
         if isinstance(run.weighting, Limits):
             described |= describe_limits(run.labels, run.weighting, run.losses, run.weights.state)
-        size = archive_size(self.conversion, run.archive.numbers())
+        size = archive_size(self.conversion, run.archive.numbers)
         return {"step": self.step, **described, **({} if size is None else {"archive": int(size)})}
 
     # Checkpoints ------------------------------------------------------------------------------
@@ -478,3 +479,9 @@ class MultiObjective:
         """The parameters that tensors of a checkpoint are copies of, by the names of these tensors."""
         params, slots = self._run.params(), range(self.conversion.copies or 0)
         return {f"conversion.slots.{j}.{name}": p for j in slots for name, p in params.items()}
+
+
+def check_settings(settings: Mapping[str, Any]) -> None:
+    """Report wrong settings before there is a model and an optimizer, by a trial run; a folder is left alone."""
+    trial = {key: x for key, x in settings.items() if key != "parameters" and not isinstance(x, os.PathLike)}
+    MultiObjective(nn.Linear(1, 1), None, **trial)

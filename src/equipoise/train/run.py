@@ -71,14 +71,7 @@ class Saved(NamedTuple):
 class Run:
     """A run. Its steps are those of the `attached` optimizer, or its calls if there is none.
 
-    Args:
-        params: The recorded parameters.
-        wish: w, on the host, in the dtype of the run, and the names of the objectives.
-        weighting: The weighting.
-        units: The units of the losses.
-        archive: What has been recorded.
-        course: Settings of the steps.
-        device: Where the parameters are.
+    `wish` has w on the host, in the dtype of the run; `device` is where the parameters are.
     """
 
     def __init__(
@@ -264,7 +257,7 @@ class Run:
 
     def _inspect(self, step: int, call: Call, *, floor: bool = True) -> None:
         """Raise for losses that are not finite, warn of losses that are too low; waits for them."""
-        values = call.values.tensor if call.values.arrived is None else call.values.wait()
+        values = call.values.value if call.values.arrived is None else call.values.wait()
         if not math.isfinite(float(values.sum())) and not is_finite(values):
             refuse(values, self.labels, step)
         if floor and self.floor.least is not None:

@@ -3,13 +3,13 @@
 import operator
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 import torch
 from torch import Tensor
 
 from equipoise.conversion.plan import Numbers, Params, can_average, record_dtype
-from equipoise.host import wait_for
+from equipoise.host import Fetched
 
 __all__ = ["Aside", "Held", "InMemory", "blend", "copy_aside", "in_memory"]
 
@@ -21,16 +21,8 @@ class Aside(dict[str, Tensor]):
     """A copy of θ that may become a slot."""
 
 
-class Held(NamedTuple):
-    """A copy of θ that is complete or in flight."""
-
-    params: dict[str, Tensor]
-    copied: torch.cuda.Event | None
-
-    def wait(self) -> dict[str, Tensor]:
-        """Wait for the copy and return it."""
-        wait_for(self.copied)
-        return self.params
+Held = Fetched[dict[str, Tensor]]
+"""θ, or a copy of it that is complete or in flight."""
 
 
 @torch.no_grad()
@@ -109,8 +101,8 @@ class InMemory:
 
     def release(self, held: Held) -> None:
         """Free the copy's buffer for reuse, unless it has become a slot."""
-        if isinstance(held.params, Aside) and all(copy is not held.params for copy in self.copies):
-            self._free.append(held.params)
+        if isinstance(held.value, Aside) and all(copy is not held.value for copy in self.copies):
+            self._free.append(held.value)
 
     def fill(self, copies: Iterable[Params]) -> None:
         """Overwrite the slots in place."""
@@ -160,10 +152,10 @@ def copy_aside(params: Params, free: list[dict[str, Tensor]], *, on_host: bool) 
     to = Aside(free.pop() if free else _empty(params, on_host=on_host))
     torch._foreach_copy_(list(to.values()), list(params.values()), non_blocking=True)
     if not (on_host and next(iter(params.values())).is_cuda):
-        return Held(to, None)
+        return Fetched(to, None)
     copied = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]
     copied.record()
-    return Held(to, copied)
+    return Fetched(to, copied)
 
 
 def _empty(params: Params, *, on_host: bool) -> dict[str, Tensor]:

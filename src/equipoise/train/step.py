@@ -26,7 +26,7 @@ class Chosen(NamedTuple):
     """Rows that c multiplies instead of this step's gradients, (m, d)."""
     after: Any = None
     """The state of a weighting that has already been updated with these losses."""
-    told: Fetched | None = None
+    told: Fetched[Tensor] | None = None
     """c on the host or on its way there, (m,); together with λ after the step if that is computed on device, (2, m)."""
 
 
@@ -36,9 +36,9 @@ class Call:
 
     seen: Seen
     """The losses, on their device."""
-    values: Fetched
+    values: Fetched[Tensor]
     """The same on the host, 0 where absent, (m,)."""
-    counts: Fetched | None = None
+    counts: Fetched[Tensor] | None = None
     """Samples of each, (m,); None: the same in every call."""
     jacobian: Tensor | None = None
     """Gradients of the losses, (m, d), for weightings that need them."""
@@ -99,9 +99,9 @@ class Step:
     """The coefficients for evaluations of a closure after the first."""
     begun: bool = False
     """Whether θ⁽ᵗ⁾ was held. Hooks run twice for an optimizer whose `step` calls its parent's `step`."""
-    largest: Fetched | None = None
+    largest: Fetched[Tensor] | None = None
     """The largest derivative that the step uses, if it is still to be checked."""
-    skipped: Fetched | None = None
+    skipped: Fetched[Tensor] | None = None
     """> 0 if the optimizer itself skipped the step."""
     rows: Tensor | None = None
     """Σ n∘J over the calls that count if there are several, (m, d)."""
@@ -142,7 +142,7 @@ class Step:
         """The losses of the calls that count, on the host; waits for them."""
         if len(self.calls) == 1 and self.calls[0].counts is None:  # the usual case
             values = self.calls[0].values
-            self.found = Mean(values.tensor if values.arrived is None else values.wait(), None)
+            self.found = Mean(values.value if values.arrived is None else values.wait(), None)
         else:
             self.found = mean_of_calls([(c.values.wait(), c.counts and c.counts.wait()) for c in self.calls])
         return self.found
