@@ -275,10 +275,8 @@ def check_graph(losses: Losses, stacked: Tensor, *, counted: bool) -> None:
         require(not constant, "every loss must require grad", f"{constant} without a graph")
 
 
-def stack_counts(counts: Counts | None, names: tuple[str, ...] | None, like: Tensor) -> Tensor | None:
-    """The counts as a tensor (m,) with the dtype and device of the losses; None stays None."""
-    if counts is None:
-        return None
+def stack_counts(counts: Counts, names: tuple[str, ...] | None, like: Tensor) -> Tensor:
+    """The counts as a tensor (m,) with the dtype and device of the losses."""
     if isinstance(counts, Mapping):
         known, found = names or (), list(counts)
         require(set(found) == set(known), f"counts must have the names {list(known)}", found)

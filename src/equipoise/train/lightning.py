@@ -130,13 +130,7 @@ class MultiObjectiveCallback(Callback):
         self._followed = self._mol.step
         _give(pl_module, self._mol)
 
-    def on_train_batch_start(
-        self,
-        trainer: Trainer,
-        pl_module: LightningModule,
-        batch: Any,  # noqa: ANN401, ARG002
-        batch_idx: int,
-    ) -> None:
+    def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: object, batch_idx: int) -> None:  # noqa: ARG002
         """Discard the calls of a skipped step.
 
         Lightning clears the gradients only after `training_step`, too late for the choice of coefficients.
@@ -149,14 +143,7 @@ class MultiObjectiveCallback(Callback):
         if pl_module.automatic_optimization:
             self.mol._run.pass_if_idle()
 
-    def on_train_batch_end(
-        self,
-        trainer: Trainer,  # noqa: ARG002
-        pl_module: LightningModule,
-        outputs: Any,  # noqa: ANN401, ARG002
-        batch: Any,  # noqa: ANN401, ARG002
-        batch_idx: int,  # noqa: ARG002
-    ) -> None:
+    def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, *args: Any, **kwargs: Any) -> None:  # noqa: ARG002
         """Update the sampler, and log the metrics if they are due."""
         step = self.mol.step
         if self.sampler is not None and step != self._followed:

@@ -13,16 +13,9 @@ from equipoise.conversion.plan import record_dtype
 from equipoise.conversion.protocol import archive_size
 from equipoise.errors import StateMismatchError, require
 from equipoise.state import flatten, unflatten
-from equipoise.train import inputs
+from equipoise.train import checkpoint, inputs
 from equipoise.train import parameters as shards
 from equipoise.train.archive import Archive, open_slots
-from equipoise.train.checkpoint import (
-    check_configuration,
-    check_numbers,
-    check_preferences,
-    check_tensors,
-    describe,
-)
 from equipoise.train.distributed import Group, everywhere
 from equipoise.train.history import History, describe_limits, describe_step
 from equipoise.train.inputs import Choice, Counts, Losses, Preference, Store
@@ -419,19 +412,19 @@ class MultiObjective:
         expected = self._saved(run.archive.like())
         if state.keys() != expected.keys():
             raise StateMismatchError(f"checkpoint must have the entries {sorted(expected)}; found {sorted(state)}")
-        check_configuration(state["configuration"], expected["configuration"])
-        preferences = check_preferences(state["preferences"], run.preferences[0][1])
+        checkpoint.check_configuration(state["configuration"], expected["configuration"])
+        preferences = checkpoint.check_preferences(state["preferences"], run.preferences[0][1])
         found = dict(state["tensors"])
         for key, owner in self._owners().items():
             if key in found:
                 found[key] = shards.shard_of(found[key], owner, key)
-        check_tensors(found, flatten(like))
+        checkpoint.check_tensors(found, flatten(like))
         copies = unflatten(found, like).conversion
         with run.exactly():
             numbers = run.saved({})
             held = flatten(numbers)
             saved = unflatten({name: found[name].to(x, copy=True) for name, x in held.items()}, numbers)
-            check_numbers(state, saved.coefficients, saved.following, duals(run.weighting, saved.weighting))
+            checkpoint.check_numbers(state, saved.coefficients, saved.following, duals(run.weighting, saved.weighting))
             statistics = {name: x.to(run.device, copy=True) for name, x in state["statistics"].items()}
             history = History(run.labels)
             history.load(state["history"])
@@ -454,7 +447,7 @@ class MultiObjective:
             tensors |= {key: shards.as_shard(tensors[key], owner) for key, owner in self._owners().items()}
         held = {name: (tuple(p.shape), str(record_dtype(p))) for name, p in run.params().items()}
         return {
-            "configuration": describe(
+            "configuration": checkpoint.describe(
                 weighting=self.weighting,
                 conversion=self.conversion,
                 preference=run.preferences[0][1],

@@ -27,7 +27,7 @@ from equipoise.host import fetch, is_asynchronous
 from equipoise.train.archive import Archive
 from equipoise.train.coefficients import Coefficients, Known, Measured, knows_ahead
 from equipoise.train.distributed import Group, Seen, everywhere, mean_losses, mean_rows
-from equipoise.train.gradients import jacobian_rows, steered
+from equipoise.train.gradients import directed, jacobian_rows
 from equipoise.train.history import Balance, History, Watch, scaled
 from equipoise.train.inputs import Counts, Losses, Wish, check_graph, stack_counts, stack_losses
 from equipoise.train.nonfinite import Floor, check_gradients, check_start, is_finite, refuse
@@ -144,7 +144,7 @@ class Run:
         require(self.watch is None, rule, "another one")
         with self.exactly():
             params, self.statistics = self.params(), {}
-            self.archive.forget(local(params) if self.params.sharded else params, w)
+            self.archive.forget(local(params), w)
             state, following = restarted(self.weighting, self.weights.state), self.weights.coefficients
             self.prefer(w)
             self.weights.load(state, following)
@@ -291,7 +291,7 @@ class Run:
         with torch.enable_grad():
             if rows is not None:
                 values = seen.values if scale is None else self.units.normalise(seen.values, scale)
-                return steered((c * values).sum(), c.to(rows) @ rows, self.trained())
+                return directed((c * values).sum(), c.to(rows) @ rows, self.trained())
             if seen.mask is not None:
                 f = torch.where(seen.mask if seen.share is None else seen.share > 0, f, 0.0)
             if scale is not None:
@@ -303,7 +303,7 @@ class Run:
         params = self.trained()
         zero = torch.zeros((), dtype=self.wish.w.dtype, device=self.device)
         with torch.enable_grad():
-            return steered(zero, zero.expand(sum(p.numel() for p in params)), params)
+            return directed(zero, zero.expand(sum(p.numel() for p in params)), params)
 
     # Steps ------------------------------------------------------------------------------------
 

@@ -1,7 +1,7 @@
 """Slots: copies of the parameters in memory, updated in place, so that a step copies the model once."""
 
 import operator
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from typing import TypeVar
 
@@ -116,9 +116,10 @@ class InMemory:
         """Move the slots to the device, or pin them if they stay on the host."""
         self._free.clear()
         if not self.on_host:
-            self.copies, self.device = [_moved(copy, lambda x: x.to(device)) for copy in self.copies], device
+            self.copies = [{name: x.to(device) for name, x in copy.items()} for copy in self.copies]
+            self.device = device
         elif device.type == "cuda":
-            self.copies = [_moved(copy, Tensor.pin_memory) for copy in self.copies]
+            self.copies = [{name: x.pin_memory() for name, x in copy.items()} for copy in self.copies]
 
     def close(self) -> None:
         """Free the spare buffers."""
@@ -165,7 +166,3 @@ def _empty(params: Params, *, on_host: bool) -> dict[str, Tensor]:
         memory = torch.empty_like(p, dtype=record_dtype(p), device="cpu" if on_host else None, requires_grad=False)
         found[name] = memory.pin_memory() if on_host and p.is_cuda else memory
     return found
-
-
-def _moved(copy: Params, move: Callable[[Tensor], Tensor]) -> dict[str, Tensor]:
-    return {name: move(tensor) for name, tensor in copy.items()}
