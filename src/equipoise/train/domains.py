@@ -68,6 +68,7 @@ class _Step(NamedTuple):
 
     target: Numbers
     taken: NDArray[np.int64]
+    read: list[int]
 
 
 Batch = list[tuple[int, Draw]]
@@ -95,6 +96,8 @@ class _Domains:
         """Steps that are drawn but not yet followed by an optimizer step."""
         self._again: deque[Numbers] = deque()
         """Targets of steps drawn ahead by a saved run or in an epoch that was left early."""
+        self._read: list[int] = []
+        """Samples that this rank has read of each stream, for those that have streams."""
         self._follows = False
 
     def follow(self, source: "MultiObjective | Tensor") -> None:
@@ -141,7 +144,7 @@ class _Domains:
         rule, m = self.mixture, len(self.mixture.base)
         target = self._again.popleft() if self._again else self._target
         q = self._probabilities(target)
-        self._open.append(_Step(target, self._taken))
+        self._open.append(_Step(target, self._taken, list(self._read)))
         if self._drawn == UNFOLLOWED and len(self._open) > UNFOLLOWED and rule.explore < 1:
             found = f"follow was not called in {UNFOLLOWED} steps, and batches are drawn by base alone"
             warn(f"{found}: call follow(mol) in every step, or give explore=1")
@@ -419,9 +422,6 @@ class DomainStreams(_Domains, IterableDataset[Any]):
         super().__init__(mixture._replace(steps=steps, repeats=repeats), None, rank)
         self._streams, self._collate = list(streams), collate
         self._read = [0] * len(streams)
-        """Samples that this rank has read of each stream."""
-        self._read_before: deque[list[int]] = deque()
-        """The same before each step that is open."""
         self._readers: list[Iterator[Any]] | None = None
         self._passes = [1] * len(streams)
 
@@ -434,11 +434,7 @@ class DomainStreams(_Domains, IterableDataset[Any]):
             for domain, count in enumerate(self._read):
                 for _ in range(count):
                     self._next(domain)
-        if self._follows and self._read_before:  # after an early exit; samples are not read twice
-            self._read_before.clear()
-        for number, batch in enumerate(self._epoch()):
-            if number % self.mixture.accumulate == 0:
-                self._read_before.append(list(self._read))
+        for batch in self._epoch():  # after an early exit samples are not read twice
             rows = []
             for _, draw in batch:
                 sample = self._next(draw.domain)
@@ -448,21 +444,16 @@ class DomainStreams(_Domains, IterableDataset[Any]):
                 rows.append((sample, draw))
             yield self._collate(rows)
 
-    def follow(self, source: "MultiObjective | Tensor") -> None:
-        """See `DomainSampler`."""
-        super().follow(source)
-        self._read_before.popleft()
-
     def state_dict(self) -> dict[str, Any]:
         """See `DomainSampler`; also holds how many samples this rank has read of each stream."""
-        return {**super().state_dict(), "read": list(self._read_before[0] if self._read_before else self._read)}
+        return {**super().state_dict(), "read": list(self._open[0].read if self._open else self._read)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """See `DomainSampler`; the streams are restarted and the samples already read are skipped."""
         if "read" not in state:
             raise StateMismatchError(f"state must have the entry read, as of DomainStreams; found {sorted(state)}")
         super().load_state_dict({key: x for key, x in state.items() if key != "read"})
-        self._read, self._read_before, self._readers = list(state["read"]), deque(), None
+        self._read, self._readers = list(state["read"]), None
         self._passes = [1] * len(self._streams)
 
     def _next(self, domain: int) -> Any:  # noqa: ANN401
