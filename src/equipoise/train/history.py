@@ -160,13 +160,7 @@ def describe_step(
 ) -> dict[str, float]:
     """Losses, weighted losses, coefficients and λ by name, and how well the preference is met.
 
-    Args:
-        names: The objectives.
-        preference: w, (m,).
-        losses: Losses to report unchanged, by key, (m,) each.
-        above: See `scaled`, (m,).
-        coefficients: c, (m,).
-        weights: λ, (m,), if there is one.
+    All vectors are (m,). `losses` are reported unchanged, by their keys; `above` is from `scaled`; `weights` is λ.
     """
     w = preference.to(above)
     vectors = {**losses, "weighted": w * above, "slack": slack(w * above), "coefficient": coefficients}

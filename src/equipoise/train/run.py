@@ -349,8 +349,7 @@ class Run:
         if self.params.sharded:  # if only one rank raised, the others would deadlock
             sound = everywhere(math.isfinite(float(largest)), self.device, self.course.group)
             check_gradients(0.0 if sound else math.nan, self.step + 1)
-            return
-        if self.checks:
+        elif self.checks:
             check_gradients(float(largest), self.step + 1)
         else:
             self._next.largest = fetch(largest)
@@ -402,8 +401,8 @@ class Run:
             return
         taken.skipped = None if skipped is None else fetch(skipped)
         self._taken = taken
-        late = skipped is not None or taken.largest is not None
-        if self.at_once or not (late or not taken.has_arrived() or not is_finite(taken.mean().values)):
+        sure = skipped is None and taken.largest is None
+        if self.at_once or (sure and taken.has_arrived() and is_finite(taken.mean().values)):
             self.settle()  # on a device it overlaps with the step; an error is raised in the next call
 
     def settle(self) -> None:
