@@ -1,35 +1,31 @@
-"""Asynchronous copies of small tensors from a device to the host."""
+"""Copies that may still be in flight, such as of small tensors from a device to the host."""
 
-from typing import NamedTuple
+from typing import Generic, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
 
-__all__ = ["Fetched", "fetch", "is_asynchronous", "wait_for"]
+__all__ = ["Fetched", "fetch", "is_asynchronous"]
+
+T = TypeVar("T")
 
 
-class Fetched(NamedTuple):
-    """A copy on the host, complete or in flight."""
+class Fetched(NamedTuple, Generic[T]):
+    """A copy, complete or in flight."""
 
-    tensor: Tensor
+    value: T
     """Do not read it before `wait`."""
     arrived: torch.Event | torch.cuda.Event | None
     """The event that marks its arrival; None: it has arrived."""
 
-    def wait(self) -> Tensor:
-        """Wait for the copy and return it."""
-        if self.arrived is not None:
-            wait_for(self.arrived)
-        return self.tensor
+    def wait(self) -> T:
+        """Wait for the copy and return it. Queries first: cheaper if it has already arrived."""
+        if self.arrived is not None and not self.arrived.query():
+            self.arrived.synchronize()
+        return self.value
 
 
-def wait_for(event: torch.Event | torch.cuda.Event | None) -> None:
-    """Synchronise on an event. Queries first: cheaper if it has already finished."""
-    if event is not None and not event.query():
-        event.synchronize()
-
-
-def fetch(tensor: Tensor) -> Fetched:
+def fetch(tensor: Tensor) -> Fetched[Tensor]:
     """Copy a small tensor to the host in stream order, without waiting."""
     tensor = tensor.detach()
     if tensor.device.type == "cpu":

@@ -250,7 +250,7 @@ MUTANTS = [
             f"{LOOP}::test_eight_backward_passes_without_a_step_are_said_once",
         ),
         (
-            "self.accumulates = self.accumulates or len(pending.calls) > 1",
+            "self.accumulates = self.accumulates or len(taken.calls) > 1",
             "self.accumulates = False",
             f"{STEPS}::test_weightings_that_look_at_this_steps_losses_use_the_coefficients_of_the_step_before",
         ),
@@ -270,6 +270,7 @@ MUTANTS = [
             f"{NONFINITE}::test_a_skipped_step_moves_no_parameter_of_another_optimizer",
         ),
         ("elif not self.steers:", "else:", "train/test_steer.py::test_against_a_plain_loop"),
+        ("        earlier.close()\n", "", f"{LOOP}::test_a_second_shell_takes_the_optimizer_over"),
     ),
     *_of(
         "train/coefficients.py",
@@ -279,7 +280,7 @@ MUTANTS = [
             f"{LOOP}::test_the_trajectory_is_that_of_the_loop_by_hand_bit_for_bit",
         ),
         (
-            "if self._looks_ahead and (several or pending.calls):",
+            "if self._looks_ahead and (several or earlier):",
             "if self._looks_ahead and several:",
             f"{STEPS}::test_weightings_that_look_at_this_steps_losses_use_the_coefficients_of_the_step_before",
         ),
@@ -302,7 +303,7 @@ MUTANTS = [
             f"{CHECKPOINT}::test_a_state_stays_as_it_is_while_the_run_goes_on",
         ),
         (
-            "self._numbers, self._job, self.recorded = job.before, None, self.recorded - 1",
+            "self.numbers, self._job, self.recorded = job.before, None, self.recorded - 1",
             "self._job = None",
             f"{STORES}::test_a_full_disk_raises_and_leaves_the_archive_as_it_was",
         ),
@@ -352,11 +353,10 @@ MUTANTS = [
             f"{STEPS}::test_calls_of_one_backward_pass_count_together",
         ),
         (
-            "self.rows = total + _samples(call).to(new).unsqueeze(-1) * new",
+            "self.rows = total + call.samples().to(new).unsqueeze(-1) * new",
             "self.rows = total + new",
             f"{STEPS}::test_gradients_are_weighted_by_their_counts",
         ),
-        ("        earlier.close()\n", "", f"{LOOP}::test_a_second_shell_takes_the_optimizer_over"),
     ),
     *_of(
         "train/checkpoint.py",
@@ -398,7 +398,7 @@ MUTANTS = [
             "if math.isnan(largest):",
             f"{NONFINITE}::test_derivatives_that_are_infinite_are_noticed_too",
         ),
-        ("low = low & present", "pass", f"{FLOOR}::test_an_absent_objective_is_not_below"),
+        ("low = low & (counts.wait() > 0)", "pass", f"{FLOOR}::test_an_absent_objective_is_not_below"),
     ),
     *_of(
         "train/inputs.py",

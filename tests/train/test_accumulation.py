@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 import equipoise as eq
 from equipoise.host import fetch
 from equipoise.train.distributed import Seen
-from equipoise.train.step import Chosen, Pending, mean_of_calls
+from equipoise.train.step import Call, Step, mean_of_calls
 
 ADAPTIVE = eq.Adaptive(capacity=3)
 SIMULTANEOUS = {"OMD": eq.OMD(), "LS": eq.Linear(), "relative": eq.Relative(eq.OMD())}
@@ -268,14 +268,15 @@ def test_calls_of_one_backward_pass_count_together(toy, preference):
     )
 )
 def test_the_mean_is_that_of_all_samples(calls):
-    pending = Pending()
+    step = Step()
     for values, counts in calls:
         n = torch.tensor(counts, dtype=torch.float64)
         f, rows = torch.tensor(values, dtype=torch.float64), torch.eye(2, dtype=torch.float64)
-        call = pending.add(Seen(f, n, None, n > 0), fetch(f), fetch(n), rows, Chosen(f, None))
-        pending.differentiated(call, lambda: False)
-    mean = mean_of_calls([(call.seen.values, call.seen.counts) for call in pending.calls])
-    jacobian = pending.jacobian()
+        call = Call(Seen(f, n, None, n > 0), fetch(f), fetch(n), rows)
+        step.add(call)
+        step.differentiated(call, lambda: False)
+    mean = mean_of_calls([(call.seen.values, call.seen.counts) for call in step.calls])
+    jacobian = step.jacobian()
     for i in range(2):
         samples = [values[i] for values, counts in calls for _ in range(counts[i])]
         assert mean.mask is not None

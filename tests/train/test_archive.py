@@ -84,7 +84,7 @@ def test_the_archive_is_that_of_the_conversion_bit_for_bit(way, made, points, co
     archive.settle()
     archive.settle()
     assert archive.recorded == len(points)
-    left, right = flatten(archive.numbers()), flatten(theirs._replace(slots={}))
+    left, right = flatten(archive.numbers), flatten(theirs._replace(slots={}))
     assert left.keys() == right.keys()
     assert all(torch.equal(left[name], tensor) for name, tensor in right.items())
     copies = archive.state().slots
@@ -114,7 +114,7 @@ def test_how_many_copies_there_are(way, made):
         archive.hold(params(step))
         assert archive.held is not None
         seen |= {id(x) for copy in archive.slots.copies for x in copy.values()}
-        seen |= {id(x) for x in archive.held.params.values()} if archive._aside else set()
+        seen |= {id(x) for x in archive.held.value.values()} if archive._aside else set()
         archive.commit(torch.ones(3))
         archive.settle()
     spare = {"at once": 0, "late": 1, "host": 0, "host, late": 1}[way]

@@ -148,8 +148,8 @@ def test_weights_of_another_step_would_be_wrong(monkeypatch):
     def careless(self: Any) -> Any:
         (batch,) = kept(self)
         q = self._probabilities(np.array(TARGETS[self._drawn % 4]))
-        counts = Counter(draw.domain for draw in batch.draws)
-        return [batch._replace(draws=[d._replace(weight=counts[d.domain] / (10 * q[d.domain])) for d in batch.draws])]
+        counts = Counter(draw.domain for _, draw in batch)
+        return [[(k, d._replace(weight=counts[d.domain] / (10 * q[d.domain]))) for k, d in batch]]
 
     monkeypatch.setattr(module._Domains, "_draw", careless)
     found = expectation(

@@ -271,7 +271,7 @@ def test_ranks_share_one_order_in_equal_parts(samples, each):
 
 def test_a_process_group_gives_rank_and_world_size(monkeypatch):
     monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
-    monkeypatch.setattr(torch.distributed, "get_world_size", lambda: 4)
+    monkeypatch.setattr(torch.distributed, "get_world_size", lambda _group=None: 4)
     monkeypatch.setattr(torch.distributed, "get_rank", lambda: 2)
     assert list(eq.GroupBalancedSampler(SKEWED)) == list(eq.GroupBalancedSampler(SKEWED, rank=2, world_size=4))
     assert len(eq.GroupBalancedSampler(SKEWED)) == 25

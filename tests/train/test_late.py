@@ -186,7 +186,7 @@ def test_a_step_is_over_before_its_plan_has_arrived(toy, preference, as_accelera
     run.run(mol, 4)
     slow = Slow()
 
-    def fetch(tensor: Tensor) -> Fetched:
+    def fetch(tensor: Tensor) -> Fetched[Tensor]:
         return Fetched(tensor.detach().clone(), slow)  # type: ignore[arg-type]
 
     monkeypatch.setattr("equipoise.train.run.fetch", fetch)
@@ -604,10 +604,10 @@ def test_what_is_put_aside_has_the_dtype_it_is_recorded_in():
         found = held.wait()["x"]
         assert found.dtype == (x.dtype if x.dtype == torch.int64 else torch.float32)
         assert torch.equal(found, x.to(found.dtype))
-        free = [dict(held.params)]
+        free = [dict(held.value)]
     again = copy_aside({"x": torch.arange(4) + 1}, free, on_host=True)
-    assert again.params["x"].tolist() == [1, 2, 3, 4]
-    assert again.params["x"] is found  # the same memory
+    assert again.value["x"].tolist() == [1, 2, 3, 4]
+    assert again.value["x"] is found  # the same memory
     assert not free
 
 
@@ -718,7 +718,7 @@ def test_memory_for_copies_on_their_way_goes_at_the_end(store, toy, preference, 
     run.run(mol, 4)
     held = mol._run.archive.held
     assert held is not None
-    copies = [weakref.ref(x) for x in held.params.values()]
+    copies = [weakref.ref(x) for x in held.value.values()]
     del held
     mol.close()
     slots = mol._run.archive.slots

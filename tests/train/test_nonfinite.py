@@ -130,7 +130,7 @@ def test_deferred_it_is_raised_by_the_next_call(toy, preference):
     mol(spoiled(run.losses(3))).backward()
     run.optimizer.step()
     run.optimizer.zero_grad()
-    after = eq.state.flatten(mol._whole(mol._run.archive.state()))
+    after = eq.state.flatten(mol._run.saved(mol._run.archive.state()))
     for name, tensor in before.items():
         if name.startswith(("weighting.", "conversion.")):
             assert torch.equal(after[name], tensor), name

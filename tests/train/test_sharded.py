@@ -15,7 +15,6 @@ from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
 from torch.distributed.tensor import DTensor
 
 import equipoise as eq
-from equipoise.train import parameters
 
 ADAPTIVE = eq.Adaptive(power=1, capacity=3)
 METHOD = (eq.OMD(), ADAPTIVE)
@@ -128,8 +127,11 @@ def test_a_step_that_moves_nothing_is_no_step():
 
 
 def test_parts_of_a_state_know_their_parameters():
-    state = {"slots": {"0": {"a": torch.ones(1), "b": torch.ones(2)}}, "other": {"a": torch.ones(1)}}
-    assert list(parameters.owners(state, frozenset("ab"))) == [("slots.0.a", "a"), ("slots.0.b", "b")]
+    model = nn.ParameterDict({"a": torch.ones(1), "b": torch.ones(2)})
+    mol = eq.MultiObjective(model, None, [0.5, 0.5], method=(eq.OMD(), eq.Last()))
+    found = {key: p for key, p in mol._owners().items() if key in mol.state_dict()["tensors"]}
+    assert list(found) == ["conversion.slots.0.a", "conversion.slots.0.b"]
+    assert all(p is mine for p, mine in zip(found.values(), (model["a"], model["b"]), strict=True))
 
 
 def test_what_needs_whole_parameters_is_refused():

@@ -66,6 +66,17 @@ def test_a_step_is_that_of_a_plain_loop(tmp_path):
         torch.testing.assert_close(weights(trainer)[name], p.detach(), rtol=1e-6, atol=1e-7)
 
 
+def test_copies_in_a_folder(tmp_path):
+    """The check of the settings at the start leaves the folder to the run."""
+    store = tmp_path / "copies"
+    trainer = make(tmp_path, max_steps=2, save_strategy="no", trainer={"settings": {"store": store}})
+    assert not store.exists()
+    trainer.train()
+    assert trainer.mol is not None
+    assert trainer.mol.recorded == 2
+    assert (store / "slots.json").is_file()
+
+
 def test_packed_rows_have_a_domain_for_every_token(tmp_path):
     data = with_trainer.rows()
     names = [row.pop("domain") for row in data]

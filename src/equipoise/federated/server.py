@@ -51,7 +51,7 @@ class Watched(NamedTuple):
     """Losses that are still to be checked."""
 
     round: int
-    losses: Fetched
+    losses: Fetched[Tensor]
     """(S, m), 0 where absent."""
 
 

@@ -17,7 +17,7 @@ from equipoise.conversion.plan import Numbers, Params, check_record, record_dtyp
 from equipoise.conversion.protocol import with_slots
 from equipoise.conversion.store import execute, mean_of
 from equipoise.errors import StoreError, warn
-from equipoise.host import is_asynchronous
+from equipoise.host import Fetched, is_asynchronous
 from equipoise.state import flatten, unflatten
 from equipoise.train.disk import OnDisk
 from equipoise.train.inputs import Store
@@ -47,7 +47,7 @@ class Archive:
     """What a conversion has recorded of a run.
 
     Args:
-        conversion: The conversion, with a bounded number of copies.
+        conversion: With a bounded number of copies.
         params: θ at the start; only names, shapes and dtypes are used.
         losses: Of shape (m,), on the host; only the dtype is used.
         slots: As many as the conversion's `copies`; the first holds θ.
@@ -69,7 +69,8 @@ class Archive:
         self._keeps, self._warned = on_error == "keep", False
         self._like = {n: torch.empty_like(p, dtype=record_dtype(p), device="meta") for n, p in params.items()}
         self._sizes = [p.shape for p in self._like.values()]
-        self._numbers = conversion.begin(losses)
+        self.numbers = conversion.begin(losses)
+        """The conversion's state without copies."""
         self.held: Held | None = None
         """The iterate that waits to be recorded."""
         self.busy = isinstance(slots, OnDisk)
@@ -95,7 +96,7 @@ class Archive:
             self.slots.check()
         if self.held is not None:
             self.drop()
-        self.held = self.slots.aside(params) if aside or self._aside else Held(dict(params), None)
+        self.held = self.slots.aside(params) if aside or self._aside else Fetched(dict(params), None)
 
     def drop(self) -> None:
         """Forget what is held."""
@@ -104,40 +105,35 @@ class Archive:
             self.slots.release(held)
 
     def commit(self, losses: Tensor, mask: Tensor | None = None) -> None:
-        """Record the iterate that is held.
-
-        Args:
-            losses: Its losses, on the host, (m,).
-            mask: Which objectives are present, (m,); None for all.
-        """
+        """Record the iterate that is held, with its losses on the host, (m,), and a mask of those that are present."""
         if self._job is not None:
             self.settle()
         held, self.held = self.held, None
         assert held is not None  # noqa: S101
-        before, job = self._numbers, None
+        before, job = self.numbers, None
         found, after = self.conversion.plan(losses, before, mask)
         plan, self.slots.begun = found.numbers(), []
         try:
             if self._thread is not None:
                 job = _Job(self._thread.submit(_carry_out, plan, held, self.slots, self._device), before)
             else:
-                execute(plan, held.params, self.slots)
-            self._numbers, self._job, self.recorded = after, job, self.recorded + 1
+                execute(plan, held.value, self.slots)
+            self.numbers, self._job, self.recorded = after, job, self.recorded + 1
         except BaseException as error:
             if not isinstance(error, StoreError):
                 self._catch_up(plan, held, after)
             self._report(error)
         if job is not None:
             self.busy = True
-        elif isinstance(held.params, Aside):
+        elif isinstance(held.value, Aside):
             self.slots.release(held)
 
     def _catch_up(self, plan: Numbers, held: Held, after: Any) -> None:  # noqa: ANN401
         """Recover from an interrupt such as Ctrl-C: numbers and slots both have the iterate, or neither has."""
         if self._thread is not None:
             self._thread.submit(int).result()
-        if self._numbers is not after and self.slots.finish(plan, held.params):
-            self._numbers, self.recorded = after, self.recorded + 1
+        if self.numbers is not after and self.slots.finish(plan, held.value):
+            self.numbers, self.recorded = after, self.recorded + 1
 
     def settle(self) -> None:
         """Wait until the thread has finished the last plan; raises its error, if any."""
@@ -147,7 +143,7 @@ class Archive:
         if error is None:
             self._job = None
         else:
-            self._numbers, self._job, self.recorded = job.before, None, self.recorded - 1
+            self.numbers, self._job, self.recorded = job.before, None, self.recorded - 1
         self.busy = isinstance(self.slots, OnDisk)
         if error is not None:
             self._report(error)
@@ -160,14 +156,10 @@ class Archive:
 
     def output(self, preference: Tensor) -> dict[str, Tensor]:
         """The answer for w (m,), as copies on the device of θ. Reads one slot at a time to save memory."""
-        share = self.conversion.shares(self._numbers, preference)
+        share = self.conversion.shares(self.numbers, preference)
         used = share.nonzero().flatten().tolist()
         found = mean_of((self.slots.read(j) for j in used), share[used].to(self.slots.device))
         return {name: tensor.to(self._device) for name, tensor in found.items()}
-
-    def numbers(self) -> Any:  # noqa: ANN401
-        """The conversion's state without copies."""
-        return self._numbers
 
     def state(self) -> Any:  # noqa: ANN401
         """The state with copies by slot number, then by name: clones on the host, or memory-mapped files."""
@@ -185,18 +177,18 @@ class Archive:
         self.drop()
         with suppress(StoreError):  # the slots are overwritten below anyway
             self.settle()
-        held = flatten(self._numbers)
+        held = flatten(self.numbers)
         found = {name: tensor.to(held[name], copy=True) for name, tensor in flatten(with_slots(state, {})).items()}
-        numbers = unflatten(found, self._numbers)
+        numbers = unflatten(found, self.numbers)
         self.slots.fill(state.slots.values())
-        self._numbers = numbers
+        self.numbers = numbers
 
     def forget(self, params: Params, losses: Tensor) -> None:
         """Start afresh with these parameters; only the dtype of the losses (m,) is used."""
         self.drop()
         self.settle()
         self.slots.fill([params] * (self.conversion.copies or 0))
-        self._numbers, self.recorded = self.conversion.begin(losses), 0
+        self.numbers, self.recorded = self.conversion.begin(losses), 0
 
     def to(self, device: torch.device) -> None:
         """Continue with the parameters on another device."""
@@ -230,7 +222,7 @@ class Archive:
 
     def _with(self, copies: list[Params]) -> Any:  # noqa: ANN401
         # By slot, each tensor with the shape of its parameter: a slot may be a file, and files cannot be stacked.
-        return with_slots(self._numbers, {str(j): copy for j, copy in enumerate(copies)})
+        return with_slots(self.numbers, {str(j): copy for j, copy in enumerate(copies)})
 
 
 @torch.no_grad()

@@ -82,11 +82,8 @@ def check_configuration(found: Mapping[str, str], here: Mapping[str, str]) -> No
     absent = "nothing"
     names = [name for name in {**here, **found} if here.get(name) != found.get(name)]
     if names:
-        differences = (
-            f"{n} must be {_shown(here.get(n, absent), found.get(n, absent))}; "
-            f"found {_shown(found.get(n, absent), here.get(n, absent))}"
-            for n in names
-        )
+        pairs = ((n, here.get(n, absent), found.get(n, absent)) for n in names)
+        differences = (f"{n} must be {_shown(ours, theirs)}; found {_shown(theirs, ours)}" for n, ours, theirs in pairs)
         raise StateMismatchError(f"checkpoint belongs to another configuration: {', '.join(differences)}")
 
 
@@ -108,6 +105,7 @@ def check_numbers(state: Mapping[str, Any], coefficients: Tensor, following: Ten
         following: Those of the next step, (m,).
         weights: λ, (m,); None if the weighting has none.
     """
+    tensors = state["statistics"].values() if isinstance(state["statistics"], Mapping) else [None]
     sound = {
         "step": _is_count(state["step"]),
         "recorded": _is_count(state["recorded"]),
@@ -116,14 +114,12 @@ def check_numbers(state: Mapping[str, Any], coefficients: Tensor, following: Ten
         "steers": isinstance(state["steers"], bool),
         "coefficients": bool(torch.isfinite(torch.cat([coefficients.cpu(), following.cpu()])).all()),
         "weights": weights is None or bool((weights >= 0).all() and (weights.sum() - 1).abs() < 1e-3),
-        "statistics": _are_tensors(state["statistics"]),
+        "statistics": all(isinstance(x, Tensor) for x in tensors),
     }
     wrong = [name for name, is_sound in sound.items() if not is_sound]
     if wrong:
-        shown = {
-            "coefficients": [coefficients.tolist(), following.tolist()],
-            "weights": None if weights is None else weights.tolist(),
-        }
+        shown = {"coefficients": [coefficients.tolist(), following.tolist()]}
+        shown |= {} if weights is None else {"weights": weights.tolist()}
         found = ", ".join(f"{name} = {shown.get(name, state.get(name))}" for name in wrong)
         raise StateMismatchError(f"checkpoint must have entries as a run has them; found {found}")
 
@@ -148,10 +144,6 @@ def check_preferences(found: object, first: list[float]) -> list[tuple[int, list
 
 def _is_count(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= 0
-
-
-def _are_tensors(value: object) -> bool:
-    return isinstance(value, Mapping) and all(isinstance(x, Tensor) for x in value.values())
 
 
 def check_tensors(found: Mapping[str, Tensor], here: Mapping[str, Tensor]) -> None:

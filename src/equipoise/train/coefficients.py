@@ -5,6 +5,7 @@ computes them on the host, with the same arithmetic for every device, once the l
 `Measured` is for the others: Tchebycheff, smooth Tchebycheff, alternating order, gradient-based methods.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -13,8 +14,7 @@ from torch import Tensor
 from equipoise.errors import require
 from equipoise.host import Fetched, fetch
 from equipoise.state import flatten, unflatten
-from equipoise.train.distributed import Seen
-from equipoise.train.step import Chosen, Mean, Pending, mean_of_calls
+from equipoise.train.step import Call, Chosen, Mean, Step, mean_of_calls
 from equipoise.units import Scale, Units
 from equipoise.weighting import Weighting
 from equipoise.weighting.protocol import duals
@@ -51,16 +51,7 @@ def _factor(weighting: Weighting[Any], m: int) -> int:
 
 
 class Known:
-    """Coefficients that are known before the losses, computed on the host.
-
-    Args:
-        weighting: The weighting.
-        preference: w on the host, (m,).
-        device: Where the losses are.
-
-    Attributes:
-        next: The coefficients of the next step.
-    """
+    """Coefficients that are known before the losses, computed on the host for losses on the device."""
 
     known = True
 
@@ -68,6 +59,10 @@ class Known:
         self.weighting, self._w, self._device = weighting, preference, device
         self._factor, self._weights = _factor(weighting, len(preference)), getattr(weighting, "weights", None)
         self._set(weighting.init(preference))
+
+    def choose(self, call: Call, scale: Scale | None, earlier: Sequence[Call], *, several: bool) -> Chosen:  # noqa: ARG002
+        """The coefficients of a call: those of the next step, whatever its losses are."""
+        return self.next if scale is None else self.next._replace(scale=scale)
 
     def update(self, mean: Mean) -> None:
         """Update λ with losses f̃ (m,) on the host, such as those of the last step."""
@@ -77,7 +72,7 @@ class Known:
         """The coefficients of a committed step, and λ after it, on the host, (m,)."""
         assert chosen.told is not None  # noqa: S101
         own = self._weights
-        return chosen.told.tensor, duals(self.weighting, self.state) if own is None else own(self.state)
+        return chosen.told.value, duals(self.weighting, self.state) if own is None else own(self.state)
 
     def load(self, state: Any, coefficients: Tensor) -> None:  # noqa: ANN401, ARG002
         """Load the state; the coefficients follow from it."""
@@ -133,39 +128,34 @@ class Measured:
         self.coefficients = self._w.clone()
         """The coefficients of the next step if it accumulates gradients, (m,)."""
 
-    def choose(
-        self, seen: Seen, scale: Scale | None, jacobian: Tensor | None, pending: Pending, *, several: bool
-    ) -> Chosen:
+    def choose(self, call: Call, scale: Scale | None, earlier: Sequence[Call], *, several: bool) -> Chosen:
         """The coefficients of a call.
 
         Args:
-            seen: Its losses.
+            call: Its losses, and their gradients if the weighting needs them.
             scale: Their units, on their device.
-            jacobian: Their gradients, (m, d), if the weighting needs them.
-            pending: The earlier calls of the step.
+            earlier: The earlier calls of the step.
             several: Whether steps of this run have several calls.
         """
-        if self._looks_ahead and (several or pending.calls):
-            first = pending.calls[0].chosen if pending.calls else None
+        if self._looks_ahead and (several or earlier):
+            first = earlier[0].chosen if earlier else None
             return first._replace(scale=scale) if first else self._chosen(self.coefficients, self.state, scale)
-        c, after = self._update(Mean(seen.values, seen.mask), scale, jacobian)
+        c, after = self._update(Mean(call.seen.values, call.seen.mask), scale, call.jacobian)
         return self._chosen(c, after, scale)._replace(after=after)
 
-    def commit(self, pending: Pending, scale: Scale | None, *, fresh: bool) -> None:
+    def commit(self, taken: Step, scale: Scale | None) -> None:
         """Update after a step: keep the state that its only call computed, or update with the mean of its calls.
 
         Args:
-            pending: Its calls.
+            taken: The step.
             scale: The units of the losses, on their device.
-            fresh: Whether the units are still those of the calls.
         """
-        chosen = pending.calls[0].chosen
-        if len(pending.calls) == 1 and chosen.after is not None and fresh:
-            c, self.state = chosen.coefficients, chosen.after
-            mask = pending.calls[0].seen.mask
+        first = taken.calls[0]
+        if len(taken.calls) == 1 and first.chosen.after is not None and not taken.moved:
+            c, self.state, mask = first.chosen.coefficients, first.chosen.after, first.seen.mask
         else:
-            found = mean_of_calls([(call.seen.values, call.seen.counts) for call in pending.calls])
-            c, self.state = self._update(found, scale, pending.jacobian())
+            found = mean_of_calls([(call.seen.values, call.seen.counts) for call in taken.calls])
+            c, self.state = self._update(found, scale, taken.jacobian())
             mask = found.mask
         self.coefficients = c if mask is None else torch.where(mask, c, self.coefficients)
 

@@ -134,8 +134,8 @@ class OnDisk:
 
     def release(self, held: Held) -> None:
         """Free the copy's memory for the next one."""
-        if isinstance(held.params, Aside):
-            self._free.append(held.params)
+        if isinstance(held.value, Aside):
+            self._free.append(held.value)
 
     def fill(self, copies: Iterable[Params]) -> None:
         """Rewrite all slots, including those of another run."""

@@ -10,9 +10,10 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from equipoise.errors import require
 from equipoise.weighting.protocol import working_dtype
 
-__all__ = ["Group", "Seen", "everywhere", "mean_losses", "mean_rows", "ranks"]
+__all__ = ["Group", "Seen", "everywhere", "mean_losses", "mean_rows", "place", "ranks"]
 
 Group: TypeAlias = "dist.ProcessGroup | None"
 """The ranks that train together; None: all of them."""
@@ -34,6 +35,15 @@ class Seen(NamedTuple):
 def ranks(group: Group) -> int:
     """How many processes train together, R."""
     return dist.get_world_size(group) if dist.is_available() and dist.is_initialized() else 1
+
+
+def place(rank: int | None, world_size: int | None) -> tuple[int, int]:
+    """A process's rank and the number of ranks, by default those of the process group; or ValueError."""
+    world_size = ranks(None) if world_size is None else world_size
+    rank = (dist.get_rank() if dist.is_available() and dist.is_initialized() else 0) if rank is None else rank
+    require(world_size >= 1, "world_size must be at least 1", world_size)
+    require(0 <= rank < world_size, f"rank must lie in 0..{world_size - 1}", rank)
+    return rank, world_size
 
 
 def everywhere(fact: bool, device: torch.device, group: Group) -> bool:  # noqa: FBT001

@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
-import torch.distributed as dist
 from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import Dataset, IterableDataset, Sampler, default_collate, get_worker_info
 
 from equipoise.errors import StateMismatchError, require, warn
 from equipoise.train.checkpoint import check_configuration, describe
+from equipoise.train.distributed import place
 from equipoise.train.groups import read_membership
 from equipoise.train.mixture import Numbers, allot, bounded
 
@@ -68,15 +68,11 @@ class _Step(NamedTuple):
 
     target: Numbers
     taken: NDArray[np.int64]
+    read: list[int]
 
 
-class _Batch(NamedTuple):
-    """One batch of this rank."""
-
-    samples: list[int]
-    """Their numbers, (n,)."""
-    draws: list[Draw]
-    """(n,)."""
+Batch = list[tuple[int, Draw]]
+"""The samples of one batch of this rank, by number, each with its draw."""
 
 
 class _Domains:
@@ -100,6 +96,8 @@ class _Domains:
         """Steps that are drawn but not yet followed by an optimizer step."""
         self._again: deque[Numbers] = deque()
         """Targets of steps drawn ahead by a saved run or in an epoch that was left early."""
+        self._read: list[int] = []
+        """Samples that this rank has read of each stream, for those that have streams."""
         self._follows = False
 
     def follow(self, source: "MultiObjective | Tensor") -> None:
@@ -112,11 +110,8 @@ class _Domains:
             source: The run; or coefficients of the objectives, non-negative, (m,). With a uniform preference these are
                 λ.
         """
-        given = (
-            (source if isinstance(source, Tensor) else source._run.last_coefficients())
-            .detach()
-            .to("cpu", torch.float64)
-        )
+        coefficients = source if isinstance(source, Tensor) else source._run.last_coefficients()
+        given = coefficients.detach().to("cpu", torch.float64)
         m = len(self.mixture.base)
         require(given.shape == (m,), f"coefficients must have shape ({m},)", tuple(given.shape))
         sound = bool(torch.isfinite(given).all()) and bool((given >= 0).all()) and float(given.sum()) > 0
@@ -144,12 +139,12 @@ class _Domains:
             high = np.minimum(left / ((rule.steps - self._drawn % rule.steps) * rule.places), 1.0)
         return bounded(q / q.sum(), 1.0 / rule.places, high)
 
-    def _draw(self) -> list[_Batch]:
+    def _draw(self) -> list[Batch]:
         """The batches of the next step, for this rank."""
         rule, m = self.mixture, len(self.mixture.base)
         target = self._again.popleft() if self._again else self._target
         q = self._probabilities(target)
-        self._open.append(_Step(target, self._taken))
+        self._open.append(_Step(target, self._taken, list(self._read)))
         if self._drawn == UNFOLLOWED and len(self._open) > UNFOLLOWED and rule.explore < 1:
             found = f"follow was not called in {UNFOLLOWED} steps, and batches are drawn by base alone"
             warn(f"{found}: call follow(mol) in every step, or give explore=1")
@@ -166,14 +161,14 @@ class _Domains:
             weights = np.bincount(mine.ravel(), minlength=m) / (mine.size * q)
             draws = [Draw(domain, weight) for domain, weight in enumerate(weights.tolist())]
             drawn = [draws[domain] for domain in mine[:, self.rank].tolist()]
-            batches.append(_Batch(chosen[:, self.rank].tolist(), drawn))
+            batches.append(list(zip(chosen[:, self.rank].tolist(), drawn, strict=True)))
         return batches
 
     def _pick(self, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
         """The given number of samples of each domain, domain by domain, (n,)."""
         return np.zeros(int(numbers.sum()), np.int64)
 
-    def _epoch(self) -> Iterator[_Batch]:
+    def _epoch(self) -> Iterator[Batch]:
         """The rest of an epoch; after an early exit it restarts at the first step that was not taken."""
         if self._follows and self._drawn % self.mixture.steps != 0 and self._open:
             self._again.extendleft(step.target for step in reversed(self._open))
@@ -234,7 +229,7 @@ class _Domains:
         return describe(sizes=sizes, **settings)
 
 
-class DomainSampler(_Domains, Sampler[list[tuple[int, Draw]]]):
+class DomainSampler(_Domains, Sampler[Batch]):
     r"""Batches for a DataLoader whose domains follow the coefficients of the run.
 
     A step with n samples draws each domain i with probability
@@ -313,19 +308,18 @@ class DomainSampler(_Domains, Sampler[list[tuple[int, Draw]]]):
             len(one) if part is None else max(round(float(part.sum())), 1)
             for one, part in zip(self._members, self._parts, strict=True)
         ]
-        ranks = _ranks(rank, world_size)
-        mixture = _mixture(len(sizes), batch_size, explore, base, accumulate, seed, ranks[1])
+        rank, world_size = place(rank, world_size)
+        mixture = _mixture(len(sizes), batch_size, explore, base, accumulate, seed, world_size)
         if steps is None:
             steps = max(-(-n // mixture.places), 1)
         require(type(steps) is int and steps >= 1, "steps must be a whole number of at least 1", steps)
         _check_repeats(repeats, sizes, steps, mixture.places)
-        super().__init__(mixture._replace(steps=steps, repeats=repeats), np.array(sizes), ranks[0])
+        super().__init__(mixture._replace(steps=steps, repeats=repeats), np.array(sizes), rank)
         self._orders: dict[int, tuple[int, NDArray[np.int64]]] = {}
 
-    def __iter__(self) -> Iterator[list[tuple[int, Draw]]]:
+    def __iter__(self) -> Iterator[Batch]:
         """The rest of the current epoch, or the next one if it is over."""
-        for batch in self._epoch():
-            yield list(zip(batch.samples, batch.draws, strict=True))
+        return self._epoch()
 
     def with_draws(self, data: Dataset[Any]) -> Dataset[tuple[Any, Draw]]:
         """A data set for the DataLoader: each sample comes with its `Draw`."""
@@ -335,9 +329,8 @@ class DomainSampler(_Domains, Sampler[list[tuple[int, Draw]]]):
         """The next samples of each domain, pass after pass."""
         assert self._sizes is not None  # noqa: S101
         found = []
-        for domain, (first, count, size) in enumerate(
-            zip(self._taken.tolist(), numbers.tolist(), self._sizes.tolist(), strict=True)
-        ):
+        states = zip(self._taken.tolist(), numbers.tolist(), self._sizes.tolist(), strict=True)
+        for domain, (first, count, size) in enumerate(states):
             while count > 0:
                 number, place = divmod(first, size)
                 part = self._pass(domain, number, size)[place : place + count]
@@ -424,14 +417,11 @@ class DomainStreams(_Domains, IterableDataset[Any]):
         require(type(steps) is int and steps >= 1, "steps must be a whole number of at least 1", steps)
         sound = repeats is None or (type(repeats) is int and repeats >= 1)
         require(sound, "repeats must be None or a whole number of at least 1", repeats)
-        ranks = _ranks(rank, world_size)
-        mixture = _mixture(len(streams), batch_size, explore, base, accumulate, seed, ranks[1])
-        super().__init__(mixture._replace(steps=steps, repeats=repeats), None, ranks[0])
+        rank, world_size = place(rank, world_size)
+        mixture = _mixture(len(streams), batch_size, explore, base, accumulate, seed, world_size)
+        super().__init__(mixture._replace(steps=steps, repeats=repeats), None, rank)
         self._streams, self._collate = list(streams), collate
         self._read = [0] * len(streams)
-        """Samples that this rank has read of each stream."""
-        self._read_before: deque[list[int]] = deque()
-        """The same before each step that is open."""
         self._readers: list[Iterator[Any]] | None = None
         self._passes = [1] * len(streams)
 
@@ -444,13 +434,9 @@ class DomainStreams(_Domains, IterableDataset[Any]):
             for domain, count in enumerate(self._read):
                 for _ in range(count):
                     self._next(domain)
-        if self._follows and self._read_before:  # after an early exit; samples are not read twice
-            self._read_before.clear()
-        for number, batch in enumerate(self._epoch()):
-            if number % self.mixture.accumulate == 0:
-                self._read_before.append(list(self._read))
+        for batch in self._epoch():  # after an early exit samples are not read twice
             rows = []
-            for draw in batch.draws:
+            for _, draw in batch:
                 sample = self._next(draw.domain)
                 if sample is _END:
                     return
@@ -458,21 +444,16 @@ class DomainStreams(_Domains, IterableDataset[Any]):
                 rows.append((sample, draw))
             yield self._collate(rows)
 
-    def follow(self, source: "MultiObjective | Tensor") -> None:
-        """See `DomainSampler`."""
-        super().follow(source)
-        self._read_before.popleft()
-
     def state_dict(self) -> dict[str, Any]:
         """See `DomainSampler`; also holds how many samples this rank has read of each stream."""
-        return {**super().state_dict(), "read": list(self._read_before[0] if self._read_before else self._read)}
+        return {**super().state_dict(), "read": list(self._open[0].read if self._open else self._read)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """See `DomainSampler`; the streams are restarted and the samples already read are skipped."""
         if "read" not in state:
             raise StateMismatchError(f"state must have the entry read, as of DomainStreams; found {sorted(state)}")
         super().load_state_dict({key: x for key, x in state.items() if key != "read"})
-        self._read, self._read_before, self._readers = list(state["read"]), deque(), None
+        self._read, self._readers = list(state["read"]), None
         self._passes = [1] * len(self._streams)
 
     def _next(self, domain: int) -> Any:  # noqa: ANN401
@@ -486,24 +467,13 @@ class DomainStreams(_Domains, IterableDataset[Any]):
         self._passes[domain] += 1
         self._readers[domain] = iter(self._streams[domain])
         sample = next(self._readers[domain], _END)
-        require(
-            sample is not _END, "streams must have samples, and begin again when iterated again", f"none in {domain}"
-        )
+        rule = "streams must have samples, and begin again when iterated again"
+        require(sample is not _END, rule, f"none in {domain}")
         return sample
 
 
 _END = object()
 """Marks the end of a stream."""
-
-
-def _ranks(rank: int | None, world_size: int | None) -> tuple[int, int]:
-    """This process's rank and the number of ranks; by default those of the process group."""
-    grouped = dist.is_available() and dist.is_initialized()
-    world_size = (dist.get_world_size() if grouped else 1) if world_size is None else world_size
-    rank = (dist.get_rank() if grouped else 0) if rank is None else rank
-    require(world_size >= 1, "world_size must be at least 1", world_size)
-    require(0 <= rank < world_size, f"rank must lie in 0..{world_size - 1}", rank)
-    return rank, world_size
 
 
 def _mixture(
@@ -539,8 +509,5 @@ def _check_repeats(repeats: float | None, sizes: Sequence[int], steps: int, plac
     found = f"{repeats} · {sizes[least]} samples of domain {least} for {steps} steps"
     require(int(repeats * sizes[least]) >= steps, rule, found)
     rule = "repeats must leave enough samples for an epoch: raise it, or take fewer steps"
-    require(
-        sum(int(repeats * size) for size in sizes) >= steps * places,
-        rule,
-        lambda: f"{repeats} · {sum(sizes)} for {steps * places}",
-    )
+    enough = sum(int(repeats * size) for size in sizes) >= steps * places
+    require(enough, rule, lambda: f"{repeats} · {sum(sizes)} for {steps * places}")

@@ -9,7 +9,7 @@ from torch import Tensor
 from equipoise.errors import require
 from equipoise.weighting.reweighted import row_dtype
 
-__all__ = ["jacobian_rows", "steered"]
+__all__ = ["directed", "jacobian_rows"]
 
 
 def jacobian_rows(losses: Tensor, params: Sequence[Tensor]) -> Tensor:
@@ -34,15 +34,15 @@ def jacobian_rows(losses: Tensor, params: Sequence[Tensor]) -> Tensor:
     return J
 
 
-def steered(value: Tensor, direction: Tensor, params: Sequence[Tensor]) -> Tensor:
+def directed(value: Tensor, direction: Tensor, params: Sequence[Tensor]) -> Tensor:
     """A scalar with the given value whose gradient is `direction` (d,), whatever the losses' gradients are."""
     pieces = torch.split(direction, [p.numel() for p in params])
     shaped = [piece.view(p.shape).to(p.dtype) for piece, p in zip(pieces, params, strict=True)]
-    scalar: Tensor = _Steered.apply(value, shaped, *params)  # type: ignore[no-untyped-call]
+    scalar: Tensor = _Directed.apply(value, shaped, *params)  # type: ignore[no-untyped-call]
     return scalar
 
 
-class _Steered(torch.autograd.Function):
+class _Directed(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, value: Tensor, pieces: list[Tensor], *params: Tensor) -> Tensor:  # noqa: ANN401, ARG004
         ctx.pieces = pieces

@@ -6,13 +6,13 @@ from typing import Any
 
 import numpy as np
 import torch
-import torch.distributed as dist
 from torch import Tensor
 from torch.utils.data import Sampler
 
 from equipoise.errors import require
+from equipoise.train.distributed import place
 
-__all__ = ["GroupBalancedSampler", "check_range", "group_losses", "read_membership", "weigh_gradient"]
+__all__ = ["GroupBalancedSampler", "check_range", "group_losses", "means", "read_membership", "weigh_gradient"]
 
 
 def group_losses(values: Tensor, groups: Tensor, m: int, *, weights: Tensor | None = None) -> tuple[Tensor, Tensor]:
@@ -60,7 +60,7 @@ def group_losses(values: Tensor, groups: Tensor, m: int, *, weights: Tensor | No
         rule = f"weights must be one number per sample, of shape {tuple(values.shape)}"
         require(weights.shape == values.shape, rule, lambda: tuple(weights.shape))
         wide = weigh_gradient(wide, weights)
-    return _overlapping_means(wide, groups) if overlap else _means(wide, groups.long(), m)
+    return _overlapping_means(wide, groups) if overlap else means(wide, torch.ones_like(wide), groups.long(), m)
 
 
 def weigh_gradient(values: Tensor, weights: Tensor) -> Tensor:
@@ -85,10 +85,11 @@ class _Weighed(torch.autograd.Function):
         return gradients[0] * weights, None
 
 
-def _means(values: Tensor, groups: Tensor, m: int) -> tuple[Tensor, Tensor]:
-    zeros = values.new_zeros(m)
-    counts = zeros.index_add(0, groups, torch.ones_like(values))
-    return zeros.index_add(0, groups, values) / counts.clamp_min(1.0), counts
+def means(sums: Tensor, numbers: Tensor, groups: Tensor, m: int) -> tuple[Tensor, Tensor]:
+    """Σ sums / Σ numbers of each of m groups, and Σ numbers, (m,) both, from one entry per sample, (n,)."""
+    zeros = sums.new_zeros(m)
+    counts = zeros.index_add(0, groups, numbers)
+    return zeros.index_add(0, groups, sums) / counts.clamp_min(1.0), counts
 
 
 def _overlapping_means(values: Tensor, membership: Tensor) -> tuple[Tensor, Tensor]:
@@ -147,11 +148,7 @@ class GroupBalancedSampler(Sampler[int]):
         self._members = read_membership(numbers, m)[0]
         samples = len(numbers) if samples is None else samples
         require(type(samples) is int and samples >= 1, "samples must be a whole number of at least 1", samples)
-        grouped = dist.is_available() and dist.is_initialized()
-        self.world_size = (dist.get_world_size() if grouped else 1) if world_size is None else world_size
-        self.rank = (dist.get_rank() if grouped else 0) if rank is None else rank
-        require(self.world_size >= 1, "world_size must be at least 1", self.world_size)
-        require(0 <= self.rank < self.world_size, f"rank must lie in 0..{self.world_size - 1}", self.rank)
+        self.rank, self.world_size = place(rank, world_size)
         require(type(seed) is int and seed >= 0, "seed must be a non-negative whole number", seed)
         self.seed, self.per_rank = seed, math.ceil(samples / self.world_size)
         self.epoch = self.start = 0
@@ -234,13 +231,11 @@ def read_membership(
 
 def _check_parts(membership: Tensor, name: str = "groups") -> None:
     parts = membership.to(torch.float64)
-    sound = bool(torch.isfinite(parts).all()) and bool(((parts >= 0) & (parts <= 1)).all())
-    found = parts[~((parts >= 0) & (parts <= 1))]
-    require(sound, f"{name} must have parts in [0, 1]", lambda: float(found[0]))
+    wrong = parts[~((parts >= 0) & (parts <= 1))]  # NaN too
+    require(len(wrong) == 0, f"{name} must have parts in [0, 1]", lambda: float(wrong[0]))
     lost = torch.nonzero(parts.sum(1) == 0).flatten()
-    require(
-        len(lost) == 0, f"{name} must have a part above 0 for every sample", lambda: f"none for sample {int(lost[0])}"
-    )
+    rule = f"{name} must have a part above 0 for every sample"
+    require(len(lost) == 0, rule, lambda: f"none for sample {int(lost[0])}")
 
 
 def _check_whole(groups: Tensor, name: str = "groups") -> None:

@@ -160,13 +160,7 @@ def describe_step(
 ) -> dict[str, float]:
     """Losses, weighted losses, coefficients and λ by name, and how well the preference is met.
 
-    Args:
-        names: The objectives.
-        preference: w, (m,).
-        losses: Losses to report unchanged, by key, (m,) each.
-        above: See `scaled`, (m,).
-        coefficients: c, (m,).
-        weights: λ, (m,), if there is one.
+    All vectors are (m,). `losses` are reported unchanged, by their keys; `above` is from `scaled`; `weights` is λ.
     """
     w = preference.to(above)
     vectors = {**losses, "weighted": w * above, "slack": slack(w * above), "coefficient": coefficients}
@@ -176,34 +170,24 @@ def describe_step(
         for key, vector in vectors.items()
         for name, value in zip(names, vector.tolist(), strict=True)
     }
-    # An objective of weight 0 is never out of balance.
-    asked = w > 0
-    measures = {"tch": trade_off.tch(above, w)}
-    measures |= {
-        "imbalance": trade_off.imbalance(above[asked], w[asked]),
-        "angle": trade_off.angle(above[asked], w[asked]),
-    }
-    return entries | {name: float(measure) for name, measure in measures.items()}
+    asked = w > 0  # an objective of weight 0 is never out of balance
+    entries["tch"] = float(trade_off.tch(above, w))
+    entries["imbalance"] = float(trade_off.imbalance(above[asked], w[asked]))
+    return entries | {"angle": float(trade_off.angle(above[asked], w[asked]))}
 
 
 def describe_limits(names: Sequence[str], limits: Limits, losses: Tensor, state: LimitsState) -> dict[str, float]:
     """Violation, slack and multiplier of every loss with a limit."""
-    prices, found = state.prices.tolist(), dict[str, float]()
-    for i, v in sorted(
-        zip(limits.where, limits.exceeded(losses, state).tolist(), strict=True)
-    ):  # of two limits the worse one
+    found: dict[str, float] = {}
+    violations = zip(limits.where, limits.exceeded(losses, state).tolist(), strict=True)
+    for i, v in sorted(violations):  # of two limits the worse one
         found |= {f"violation/{names[i]}": max(v, 0.0), f"slack/{names[i]}": max(-v, 0.0)}
-        found[f"multiplier/{names[i]}"] = prices[i]
+        found[f"multiplier/{names[i]}"] = float(state.prices[i])
     return found
 
 
 class Watch:
-    """Warns once about a limit that stays violated while its multiplier keeps growing.
-
-    Args:
-        names: The objectives, for the message.
-        limits: The limits.
-    """
+    """Warns once about a limit that stays violated while its multiplier keeps growing."""
 
     def __init__(self, names: tuple[str, ...], limits: Limits) -> None:
         self.names, self.limits = names, limits
@@ -248,14 +232,7 @@ this many times smaller than the largest probably has another unit."""
 
 
 class Balance:
-    """Warns once about an objective that has had no gradient for a long time.
-
-    Args:
-        names: The objectives, for the message.
-        preference: w, (m,).
-        units: The units of the run.
-        step: The current step.
-    """
+    """Warns once about an objective that has had no gradient for a long time; `step` is the current one."""
 
     def __init__(self, names: tuple[str, ...], preference: Tensor, units: Units, step: int = 0) -> None:
         self.names, self.units = names, units

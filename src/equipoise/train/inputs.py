@@ -31,8 +31,6 @@ __all__ = [
     "check_model",
     "check_optimizer",
     "check_sharded",
-    "check_store",
-    "check_unitless",
     "check_units",
     "choose_method",
     "limit",
@@ -151,8 +149,11 @@ def read_limits(wish: Wish, limits: object) -> tuple[Wish, tuple[Limit, ...]]:
     return Wish(w, names), ((None,) * free + given)
 
 
-def limit(method: Choice, limits: tuple[Limit, ...]) -> Method:
+def limit(method: Choice, limits: tuple[Limit, ...], units: Unit, ideal: Zero) -> Method:
     """The method with these limits; its own weighting combines the free losses. By default with `Average`."""
+    plain = units is None and isinstance(ideal, float | int) and ideal == 0
+    rule = "limits must be given without units and ideal, as a limit is in the unit of its loss"
+    require(plain, rule, lambda: f"units={units}, ideal={ideal}")
     found = choose_method(method)
     conversion = Average(power=8.0) if method is None else found.conversion
     rule = "with limits the conversion must be Average() or Last(): others choose by the free losses alone"
@@ -203,14 +204,7 @@ def check_units(units: Unit, ideal: Zero, m: int, names: tuple[str, ...] | None)
     return Units.of(units, ideal, m, names)
 
 
-def check_unitless(units: Unit, ideal: Zero) -> None:
-    """Raise ValueError for units or an ideal point together with limits."""
-    plain = units is None and isinstance(ideal, float | int) and ideal == 0
-    rule = "limits must be given without units and ideal, as a limit is in the unit of its loss"
-    require(plain, rule, lambda: f"units={units}, ideal={ideal}")
-
-
-def check_choices(every: int | None, check: str, on_nonfinite: str, on_store_error: str) -> None:
+def check_choices(every: int | None, check: str, on_nonfinite: str, store: object, on_store_error: str) -> None:
     """Raise ValueError for an unknown choice or combination of choices."""
     require(every is None or every >= 1, "every must be None or at least 1", every)
     require(check in {"auto", "now", "deferred"}, 'check must be "auto", "now" or "deferred"', check)
@@ -218,10 +212,6 @@ def check_choices(every: int | None, check: str, on_nonfinite: str, on_store_err
     sound = on_nonfinite == "raise" or check != "deferred"
     require(sound, 'check must not be "deferred" with on_nonfinite="skip"', check)
     require(on_store_error in {"raise", "keep"}, 'on_store_error must be "raise" or "keep"', on_store_error)
-
-
-def check_store(store: object) -> None:
-    """Raise ValueError unless it is a known place or a folder."""
     sound = isinstance(store, os.PathLike) or store in ("device", "host")
     hint = f"; a folder is Path({store!r})" if isinstance(store, str) else ""
     require(sound, f'store must be "device", "host" or a pathlib.Path{hint}', repr(store))
@@ -229,10 +219,8 @@ def check_store(store: object) -> None:
 
 def check_sharded(weighting: Weighting[Any], on_nonfinite: str) -> None:
     """Raise ValueError for settings that need unsharded parameters."""
-    rule = (
-        "weighting must need losses alone where parameters are sharded: gradients of single losses do not reach shards"
-    )
-    require(not weighting.needs, rule, weighting)
+    rule = "weighting must need losses alone where parameters are sharded"
+    require(not weighting.needs, f"{rule}: gradients of single losses do not reach shards", weighting)
     rule = 'on_nonfinite must be "raise" where parameters are sharded: a call that is left out has no backward pass'
     require(on_nonfinite == "raise", rule, on_nonfinite)
 
@@ -287,10 +275,8 @@ def check_graph(losses: Losses, stacked: Tensor, *, counted: bool) -> None:
         require(not constant, "every loss must require grad", f"{constant} without a graph")
 
 
-def stack_counts(counts: Counts | None, names: tuple[str, ...] | None, like: Tensor) -> Tensor | None:
-    """The counts as a tensor (m,) with the dtype and device of the losses; None stays None."""
-    if counts is None:
-        return None
+def stack_counts(counts: Counts, names: tuple[str, ...] | None, like: Tensor) -> Tensor:
+    """The counts as a tensor (m,) with the dtype and device of the losses."""
     if isinstance(counts, Mapping):
         known, found = names or (), list(counts)
         require(set(found) == set(known), f"counts must have the names {list(known)}", found)

@@ -6,8 +6,8 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from equipoise.errors import require
-from equipoise.train.distributed import Group
-from equipoise.train.groups import check_range, weigh_gradient
+from equipoise.train.distributed import Group, ranks
+from equipoise.train.groups import check_range, means, weigh_gradient
 
 __all__ = ["count_tokens", "step_shares", "token_losses"]
 
@@ -51,11 +51,8 @@ def token_losses(
         (['1.61', '1.61', '0.00'], [3.0, 2.0, 0.0])
     """
     require(labels.ndim == 2, "labels must be one number per token, of shape (n, t)", lambda: tuple(labels.shape))
-    require(
-        logits.ndim == 3 and logits.shape[:2] == labels.shape,
-        f"logits must have shape {tuple(labels.shape)} and one more dimension",
-        lambda: tuple(logits.shape),
-    )
+    rule = f"logits must have shape {tuple(labels.shape)} and one more dimension"
+    require(logits.ndim == 3 and logits.shape[:2] == labels.shape, rule, lambda: tuple(logits.shape))
     owners, tokens = _owners(labels, domains, m, ignore_index)
     wide = logits.to(torch.promote_types(logits.dtype, torch.float32)).flatten(0, 1)
     values = cross_entropy(wide, labels.flatten(), ignore_index=ignore_index, reduction="none").view(labels.shape)
@@ -64,13 +61,10 @@ def token_losses(
         rule = f"weights must be one number per row, of shape ({len(labels)},)"
         require(weights.shape == (len(labels),), rule, lambda: tuple(weights.shape))
         sums = weigh_gradient(sums, weights.unsqueeze(1))
-    zeros = values.new_zeros(m)
-    counts = zeros.index_add(0, owners, tokens.to(values))
-    losses = zeros.index_add(0, owners, sums.flatten()) / counts.clamp_min(1.0)
+    losses, counts = means(sums.flatten(), tokens.to(values), owners, m)
     if share is not None:
-        require(
-            share.shape == (m,), f"share must be one number per domain, of shape ({m},)", lambda: tuple(share.shape)
-        )
+        rule = f"share must be one number per domain, of shape ({m},)"
+        require(share.shape == (m,), rule, lambda: tuple(share.shape))
         losses = weigh_gradient(losses, share)
     return losses, counts
 
@@ -107,7 +101,7 @@ def step_shares(counts: Tensor, group: Group = None) -> Tensor:
     """
     require(counts.ndim == 2, "counts must have one row per call, of shape (K, m)", lambda: tuple(counts.shape))
     total = counts.detach().clone()
-    if dist.is_available() and dist.is_initialized() and dist.get_world_size(group) > 1:
+    if ranks(group) > 1:
         dist.all_reduce(total, group=group)
     sums = total.sum(0)
     return len(counts) * total / torch.where(sums > 0, sums, 1.0)

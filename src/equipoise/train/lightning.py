@@ -9,12 +9,12 @@ from contextlib import AbstractContextManager
 from typing import Any, NoReturn
 
 from lightning.pytorch import Callback, LightningModule, Trainer
-from torch import Tensor, nn
+from torch import Tensor
 
 from equipoise.errors import require
 from equipoise.train.domains import DomainSampler, DomainStreams
 from equipoise.train.inputs import Choice, Preference
-from equipoise.train.multi_objective import MultiObjective
+from equipoise.train.multi_objective import MultiObjective, check_settings
 
 __all__ = ["MultiObjectiveCallback"]
 
@@ -80,9 +80,7 @@ class MultiObjectiveCallback(Callback):
         rule = "settings must leave model and optimizer to the Trainer"
         require(not {"model", "optimizer"} & settings.keys(), rule, list(settings))
         self._settings = {"preference": preference, "method": method, **settings}
-        # A trial run: report wrong settings now, not after data are loaded and the model is built.
-        trial = {key: value for key, value in self._settings.items() if key not in {"parameters", "store"}}
-        MultiObjective(nn.Linear(1, 1), None, **trial)
+        check_settings(self._settings)
         self.log_every, self.recalibrate, self.sampler = log_every, recalibrate, sampler
         self._mol: MultiObjective | None = None
         self._fitting = False
@@ -132,13 +130,7 @@ class MultiObjectiveCallback(Callback):
         self._followed = self._mol.step
         _give(pl_module, self._mol)
 
-    def on_train_batch_start(
-        self,
-        trainer: Trainer,
-        pl_module: LightningModule,
-        batch: Any,  # noqa: ANN401, ARG002
-        batch_idx: int,
-    ) -> None:
+    def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: object, batch_idx: int) -> None:  # noqa: ARG002
         """Discard the calls of a skipped step.
 
         Lightning clears the gradients only after `training_step`, too late for the choice of coefficients.
@@ -151,14 +143,7 @@ class MultiObjectiveCallback(Callback):
         if pl_module.automatic_optimization:
             self.mol._run.pass_if_idle()
 
-    def on_train_batch_end(
-        self,
-        trainer: Trainer,  # noqa: ARG002
-        pl_module: LightningModule,
-        outputs: Any,  # noqa: ANN401, ARG002
-        batch: Any,  # noqa: ANN401, ARG002
-        batch_idx: int,  # noqa: ARG002
-    ) -> None:
+    def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, *args: Any, **kwargs: Any) -> None:  # noqa: ARG002
         """Update the sampler, and log the metrics if they are due."""
         step = self.mol.step
         if self.sampler is not None and step != self._followed:

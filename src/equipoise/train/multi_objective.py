@@ -1,8 +1,9 @@
 """`MultiObjective`: a weighting and a conversion in your own training loop."""
 
+import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
@@ -12,22 +13,14 @@ from equipoise.conversion.plan import record_dtype
 from equipoise.conversion.protocol import archive_size
 from equipoise.errors import StateMismatchError, require
 from equipoise.state import flatten, unflatten
-from equipoise.train import inputs
+from equipoise.train import checkpoint, inputs
 from equipoise.train import parameters as shards
 from equipoise.train.archive import Archive, open_slots
-from equipoise.train.checkpoint import (
-    check_configuration,
-    check_numbers,
-    check_preferences,
-    check_tensors,
-    describe,
-)
 from equipoise.train.distributed import Group, everywhere
 from equipoise.train.history import History, describe_limits, describe_step
 from equipoise.train.inputs import Choice, Counts, Losses, Preference, Store
-from equipoise.train.run import Course, Run
-from equipoise.train.step import attach, release
-from equipoise.units import Scale, Unit, Zero
+from equipoise.train.run import Attached, Course, Run, release
+from equipoise.units import Unit, Zero
 from equipoise.weighting import Limits, Weighting
 from equipoise.weighting.limits import Limit
 from equipoise.weighting.protocol import duals
@@ -35,21 +28,7 @@ from equipoise.weighting.protocol import duals
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["MultiObjective"]
-
-
-class _Saved(NamedTuple):
-    """The tensors of a checkpoint."""
-
-    weighting: Any
-    conversion: Any
-    following: Tensor
-    """Coefficients of the next step if it accumulates gradients, (m,)."""
-    coefficients: Tensor
-    losses: Tensor
-    scale: Scale
-    steered: Tensor
-    """The latest losses given to `steer`, NaN before, (m,)."""
+__all__ = ["MultiObjective", "check_settings"]
 
 
 class MultiObjective:
@@ -149,10 +128,8 @@ class MultiObjective:
             chosen = inputs.choose_method(method)
         else:
             wish, limits = inputs.read_limits(wish, limits)
-            chosen = inputs.limit(method, limits)
-            inputs.check_unitless(units, ideal)
-        inputs.check_choices(every, check, on_nonfinite, on_store_error)
-        inputs.check_store(store)
+            chosen = inputs.limit(method, limits, units, ideal)
+        inputs.check_choices(every, check, on_nonfinite, store, on_store_error)
         if params.sharded:
             inputs.check_sharded(chosen.weighting, on_nonfinite)
         measure = inputs.check_units(units, ideal, len(wish.w), wish.names)
@@ -167,7 +144,7 @@ class MultiObjective:
             course = Course(every, check, on_nonfinite == "skip", process_group)
             self._run = self._kind(params, wish._replace(w=w), chosen.weighting, measure, archive, course, device)
         if optimizer is not None:
-            self._run.attached = attach(self._run, optimizer)
+            self._run.attached = Attached(self._run, optimizer)
 
     def __repr__(self) -> str:
         w = [round(entry, 4) for entry in self.preference.tolist()]
@@ -404,7 +381,7 @@ class MultiObjective:
         described = describe_step(run.labels, run.wish.w, losses, above, run.coefficients, run.duals())
         if isinstance(run.weighting, Limits):
             described |= describe_limits(run.labels, run.weighting, run.losses, run.weights.state)
-        size = archive_size(self.conversion, run.archive.numbers())
+        size = archive_size(self.conversion, run.archive.numbers)
         return {"step": self.step, **described, **({} if size is None else {"archive": int(size)})}
 
     # Checkpoints ------------------------------------------------------------------------------
@@ -431,30 +408,30 @@ class MultiObjective:
                 has the shards of another number of ranks, or an entry that no run has.
             StoreError: If a folder cannot be written to.
         """
-        run, like = self._run, self._whole(self._run.archive.like())
+        run, like = self._run, self._run.saved(self._run.archive.like())
         expected = self._saved(run.archive.like())
         if state.keys() != expected.keys():
             raise StateMismatchError(f"checkpoint must have the entries {sorted(expected)}; found {sorted(state)}")
-        check_configuration(state["configuration"], expected["configuration"])
-        preferences = check_preferences(state["preferences"], run.preferences[0][1])
+        checkpoint.check_configuration(state["configuration"], expected["configuration"])
+        preferences = checkpoint.check_preferences(state["preferences"], run.preferences[0][1])
         found = dict(state["tensors"])
-        for key, owner in self._owners(like):
+        for key, owner in self._owners().items():
             if key in found:
                 found[key] = shards.shard_of(found[key], owner, key)
-        check_tensors(found, flatten(like))
+        checkpoint.check_tensors(found, flatten(like))
         copies = unflatten(found, like).conversion
         with run.exactly():
-            numbers = self._whole({})
+            numbers = run.saved({})
             held = flatten(numbers)
             saved = unflatten({name: found[name].to(x, copy=True) for name, x in held.items()}, numbers)
-            check_numbers(state, saved.coefficients, saved.following, duals(run.weighting, saved.weighting))
+            checkpoint.check_numbers(state, saved.coefficients, saved.following, duals(run.weighting, saved.weighting))
             statistics = {name: x.to(run.device, copy=True) for name, x in state["statistics"].items()}
             history = History(run.labels)
             history.load(state["history"])
             run.archive.load(copies)
             run.step = state["step"]
             run.prefer(run.wish.w.new_tensor(preferences[-1][1]))
-            run.load(saved.weighting, saved.following, saved.coefficients, saved.losses, saved.scale, saved.steered)
+            run.load(saved)
         run.archive.recorded, run.steers = state["recorded"], state["steers"]
         run.compared, run.accumulates = state["compared"], state["accumulates"]
         run.statistics, run.history, run.preferences = statistics, history, preferences
@@ -464,19 +441,13 @@ class MultiObjective:
         self._run.to(torch.empty(0, device=device).device)
         return self
 
-    def _whole(self, conversion: Any) -> _Saved:  # noqa: ANN401
-        run, weights = self._run, self._run.weights
-        numbers = (run.coefficients, run.losses, run.scale, run.steered)
-        return _Saved(weights.state, conversion, weights.coefficients, *numbers)
-
     def _saved(self, conversion: Any) -> dict[str, Any]:  # noqa: ANN401
-        run, whole = self._run, self._whole(conversion)
-        tensors = flatten(whole)
+        run, tensors = self._run, flatten(self._run.saved(conversion))
         if run.params.sharded:
-            tensors |= {key: shards.as_shard(tensors[key], owner) for key, owner in self._owners(whole)}
+            tensors |= {key: shards.as_shard(tensors[key], owner) for key, owner in self._owners().items()}
         held = {name: (tuple(p.shape), str(record_dtype(p))) for name, p in run.params().items()}
         return {
-            "configuration": describe(
+            "configuration": checkpoint.describe(
                 weighting=self.weighting,
                 conversion=self.conversion,
                 preference=run.preferences[0][1],
@@ -497,7 +468,13 @@ class MultiObjective:
             "history": run.history.rows(),
         }
 
-    def _owners(self, whole: _Saved) -> Iterator[tuple[str, Tensor]]:
-        """Tensors of a checkpoint that are copies of parameters: their names, and the parameters."""
-        params = self._run.params()
-        return ((key, params[name]) for key, name in shards.owners(whole, frozenset(params)))
+    def _owners(self) -> dict[str, Tensor]:
+        """The parameters that tensors of a checkpoint are copies of, by the names of these tensors."""
+        params, slots = self._run.params(), range(self.conversion.copies or 0)
+        return {f"conversion.slots.{j}.{name}": p for j in slots for name, p in params.items()}
+
+
+def check_settings(settings: Mapping[str, Any]) -> None:
+    """Report wrong settings before there is a model and an optimizer, by a trial run; a folder is left alone."""
+    trial = {key: x for key, x in settings.items() if key != "parameters" and not isinstance(x, os.PathLike)}
+    MultiObjective(nn.Linear(1, 1), None, **trial)

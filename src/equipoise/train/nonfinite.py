@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from equipoise.errors import IdealPointWarning, NonFiniteLossError, warn
+from equipoise.host import Fetched
 from equipoise.units import Scale, Units
 from equipoise.weighting.floor import below, lowered
 
@@ -40,13 +41,7 @@ def check_start(
 ) -> None:
     """Raise ValueError for an objective whose first loss, its unit, is at or below the ideal point.
 
-    Args:
-        units: The units of the run.
-        values: Losses on the host, 0 where absent, (m,).
-        scale: The units so far, on the host.
-        mask: Which objectives are present, (m,).
-        names: The objectives.
-        step: The step, for the message.
+    The losses (m,) and the units so far are on the host; absent objectives do not count.
     """
     low = units.too_low(values, scale, mask).tolist()
     for name, is_low, value in zip(names, low, values.tolist(), strict=True):
@@ -67,13 +62,13 @@ class Floor:
         self._limits = torch.empty(0) if least is None else lowered(least)
         self._most = -math.inf if least is None else float(self._limits.max())
 
-    def look(self, values: Tensor, present: Tensor | None, step: int) -> None:
-        """Check losses (m,) on the host, 0 where absent."""
+    def look(self, values: Tensor, counts: Fetched[Tensor] | None, step: int) -> None:
+        """Check losses (m,) on the host, 0 where absent; counts (m,) are None if all are present."""
         if self.least is None or float(values.min()) >= self._most:
             return
         low = values < self._limits
-        if present is not None:
-            low = low & present
+        if counts is not None:
+            low = low & (counts.wait() > 0)
         if bool(low.any()):
             worst = int(torch.where(low, values - self.least, torch.inf).argmin())
             where = f"objective {self.names[worst]} in step {step}"

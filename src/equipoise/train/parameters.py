@@ -23,7 +23,6 @@ __all__ = [
     "full_state",
     "holds",
     "local",
-    "owners",
     "recalibrated",
     "shard_of",
     "swapped",
@@ -239,18 +238,6 @@ def shard_of(found: Tensor, like: Tensor, name: str) -> Tensor:
         full = found.to(spread.device)
         return distribute_tensor(full, spread.device_mesh, spread.placements, src_data_rank=None).to_local()
     return found
-
-
-def owners(state: Any, names: frozenset[str], prefix: str = "") -> Iterator[tuple[str, str]]:  # noqa: ANN401
-    """The tensors of a state that are copies of parameters: their name in `flatten`, and the parameter's name."""
-    children = state if isinstance(state, Mapping) else state._asdict()
-    copies = isinstance(state, Mapping) and state.keys() == names
-    for name, child in children.items():
-        path = f"{prefix}.{name}" if prefix else name
-        if not isinstance(child, Tensor):
-            yield from owners(child, names, path)
-        elif copies:
-            yield path, name
 
 
 def reshard(model: nn.Module) -> None:

@@ -2,10 +2,17 @@
 
 A call takes losses and returns the scalar to differentiate. Before the optimizer steps, θ⁽ᵗ⁾ is held. After it, the
 step is *taken*. It is *committed* when its losses are on the host: θ⁽ᵗ⁾ enters the archive and λ moves. That is at once
-on the CPU, and in the next call on an accelerator.
+on the CPU, and in the next call on an accelerator. One step, from top to bottom:
+
+    mol(losses)         Run.call                    measure, check, choose c, Σ c_i f_i
+    .backward()         _differentiated             the call counts
+    optimizer.step()    Run._before_step            θ⁽ᵗ⁾ is held, and recorded if its losses are there
+                        Run._after_step, _commit    λ moves
 """
 
+import copy
 import math
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
@@ -15,24 +22,24 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from equipoise.errors import NonFiniteLossError, require, warn
-from equipoise.host import Fetched, fetch, is_asynchronous
+from equipoise.errors import require, warn
+from equipoise.host import fetch, is_asynchronous
 from equipoise.train.archive import Archive
 from equipoise.train.coefficients import Coefficients, Known, Measured, knows_ahead
 from equipoise.train.distributed import Group, Seen, everywhere, mean_losses, mean_rows
-from equipoise.train.gradients import jacobian_rows, steered
+from equipoise.train.gradients import directed, jacobian_rows
 from equipoise.train.history import Balance, History, Watch, scaled
 from equipoise.train.inputs import Counts, Losses, Wish, check_graph, stack_counts, stack_losses
 from equipoise.train.nonfinite import Floor, check_gradients, check_start, is_finite, refuse
 from equipoise.train.parameters import Parameters, local
-from equipoise.train.step import Attached, Call, Chosen, Mean, Pending, detach
+from equipoise.train.step import Call, Chosen, Mean, Step
 from equipoise.units import Scale, Units
 from equipoise.weighting import Limits, Weighting
 from equipoise.weighting.floor import floor
 from equipoise.weighting.protocol import duals, restarted
 from equipoise.weighting.reweighted import row_dtype
 
-__all__ = ["Course", "Run"]
+__all__ = ["Attached", "Course", "Run", "Saved", "release"]
 
 UNSTEPPED = 8
 """Backward passes without an optimizer step before a warning; more than 1, as gradient scalers skip some steps."""
@@ -47,40 +54,24 @@ class Course(NamedTuple):
     group: Group
 
 
-class _Measured(NamedTuple):
-    """The losses of a call, on their device and on their way to the host."""
+class Saved(NamedTuple):
+    """The tensors of a checkpoint."""
 
-    seen: Seen
-    values: Fetched
-    counts: Fetched | None
-
-    def present(self) -> Tensor | None:
-        return None if self.counts is None else self.counts.wait() > 0
-
-
-class _Taken(NamedTuple):
-    """A step that the optimizer took."""
-
-    pending: Pending
-    skipped: Fetched | None
-    """> 0 if the optimizer itself skipped the step."""
-    held: bool
-    """Whether θ⁽ᵗ⁾ waits in the archive."""
-    fresh: bool
-    """Whether the units are still those of the calls."""
+    weighting: Any
+    conversion: Any
+    following: Tensor
+    """Coefficients of the next step if it accumulates gradients, (m,)."""
+    coefficients: Tensor
+    losses: Tensor
+    scale: Scale
+    steered: Tensor
+    """The latest losses given to `steer`, NaN before, (m,)."""
 
 
 class Run:
     """A run. Its steps are those of the `attached` optimizer, or its calls if there is none.
 
-    Args:
-        params: The recorded parameters.
-        wish: w, on the host, in the dtype of the run, and the names of the objectives.
-        weighting: The weighting.
-        units: The units of the losses.
-        archive: What has been recorded.
-        course: Settings of the steps.
-        device: Where the parameters are.
+    `wish` has w on the host, in the dtype of the run; `device` is where the parameters are.
     """
 
     def __init__(
@@ -105,21 +96,19 @@ class Run:
         """Every preference of the run, with the step after which it came."""
         self.watch = Watch(self.labels, weighting) if isinstance(weighting, Limits) else None
         self.attached: Attached | None = None
-        self._unseen: list[tuple[int, _Measured]] = []
-        self._taken: _Taken | None = None
+        self._next = Step()
+        """The step to come."""
+        self._taken: Step | None = None
+        """The step that the optimizer took, until it is committed."""
+        self._unseen: list[tuple[int, Call]] = []
+        """Calls that are still to be checked, with their steps."""
         self._unstepped = 0
-        self._pending = Pending()
-        self._within: Chosen | None = None
-        """The coefficients for evaluations of a closure after the first."""
-        self._first_units: Scale | None = None
-        """Units of the step's calls while some are not known yet."""
         self.follow(device)
         with self.exactly():
             self.losses = self.steered = torch.full_like(wish.w, torch.nan)
             self.prefer(wish.w)
             self.coefficients = wish.w.clone()
             self.set_scale(units.init(wish.w))
-        self.discard()
 
     def __getstate__(self) -> dict[str, Any]:
         """The state to copy or pickle; commits the last step first."""
@@ -150,12 +139,12 @@ class Run:
         self.check_open()
         self.settle()
         rule = "the preference must be changed between steps, after optimizer.step()"
-        require(not self._pending.calls, rule, f"{len(self._pending.calls)} calls since the last step")
+        require(not self._next.calls, rule, f"{len(self._next.calls)} calls since the last step")
         rule = "the preference of a run with limits must stay"
         require(self.watch is None, rule, "another one")
         with self.exactly():
             params, self.statistics = self.params(), {}
-            self.archive.forget(local(params) if self.params.sharded else params, w)
+            self.archive.forget(local(params), w)
             state, following = restarted(self.weighting, self.weights.state), self.weights.coefficients
             self.prefer(w)
             self.weights.load(state, following)
@@ -184,32 +173,30 @@ class Run:
         if self._taken is not None or self._unseen or self.archive.busy:
             self.settle()
         with self.exactly():
-            found = self._measure(f, counts)
-            if self.course.skips and not is_finite(found.values.wait()):
+            call = self._measure(f, counts)
+            if self.course.skips and not is_finite(call.values.wait()):
                 return self._skip()
             if self.checks:
-                self._inspect(self.step + 1, found)
+                self._inspect(self.step + 1, call)
             else:
-                self._unseen.append((self.step + 1, found))
-            if self._within is not None:
-                return self._scalar(f, found.seen, self._follow_closure(found))
-            if self._pending.calls and not self._pending.waiting:
+                self._unseen.append((self.step + 1, call))
+            if self._next.within is not None:
+                return self._scalar(f, call.seen, self._follow_closure(call))
+            if self._next.calls and not self._next.waiting:
                 self._forget_cleared()
-            jacobian = self._jacobian(f, found.seen) if self.weighting.needs else None
-            scale = self._call_scale(found) if self.open_units else self._there
-            if isinstance(self.weights, Known):
-                chosen = self.weights.next if scale is None else self.weights.next._replace(scale=scale)
-            else:
-                chosen = self.weights.choose(found.seen, scale, jacobian, self._pending, several=self.accumulates)
-            scalar = self._scalar(f, found.seen, chosen)
-            call = self._pending.add(*found, jacobian, chosen)
+            if self.weighting.needs:
+                call.jacobian = mean_rows(jacobian_rows(f, self.trained()), call.seen, self.course.group)
+            scale = self._call_scale(call) if self.open_units else self._there
+            call.chosen = self.weights.choose(call, scale, self._next.calls, several=self.accumulates)
+            scalar = self._scalar(f, call.seen, call.chosen)
+            self._next.add(call)
             if self.attached is None:
-                self._pending.differentiated(call, lambda: False)
+                self._next.differentiated(call, lambda: False)
                 self._begin_step(None, aside=not self.at_once)
                 self._end_step(None)
                 return scalar
         assert scalar.grad_fn is not None  # noqa: S101
-        scalar.grad_fn.register_prehook(partial(_differentiated, self, self._pending, call))
+        scalar.grad_fn.register_prehook(partial(_differentiated, self, self._next, call))
         return scalar
 
     def record(self, losses: Losses, counts: Counts | None) -> None:
@@ -219,10 +206,12 @@ class Run:
         rule = "record must be called before anything else is recorded: give every=None, or call it before mol"
         found = f"{self.archive.recorded} iterates compared by {self.compared} losses"
         require(self.compared in {"", "given"}, rule, found)
-        with self._given(losses, counts) as (values, mask):
+        mean = self._given(losses, counts)
+        assert mean is not None  # noqa: S101
+        with self.exactly():
             self.compared = "given"
             self._hold(aside=False)
-            self.archive.commit(*self._in_units(Mean(values, mask)))
+            self.archive.commit(*self._in_units(mean))
 
     def steer(self, losses: Losses, counts: Counts | None) -> None:
         """Update λ with these losses instead of those of the steps."""
@@ -234,70 +223,66 @@ class Run:
         rule = "steer must be called before the first step: iterates compared by two kinds of losses cannot be compared"
         found = f"{self.archive.recorded} iterates compared by training losses"
         require(self.compared != "training", rule, found)
-        with self._given(losses, counts, skips=self.course.skips, floor=True) as (values, mask):
-            if not is_finite(values):
-                return
-            self.steers = True
-            self.weights.update(self._in_units(Mean(values, mask)))
-            self.steered = values if mask is None else torch.where(mask, values, self.steered)
-
-    @contextmanager
-    def _given(
-        self, losses: Losses, counts: Counts | None, *, skips: bool = False, floor: bool = False
-    ) -> Iterator[tuple[Tensor, Tensor | None]]:
-        """Losses given to `record` or `steer`, on the host, with the mask; they set units that are still missing."""
-        f = stack_losses(losses, self.wish.names, len(self.wish.w), self.device)
-        self.settle()
+        mean = self._given(losses, counts, steers=True)
+        if mean is None:
+            return
         with self.exactly():
-            found = self._measure(f, counts)
-            values, mask = found.values.wait(), found.present()
-            if not (skips and not is_finite(values)):
-                self._inspect(self.step + 1, found, floor=floor)
-                if self.open_units:
-                    check_start(self.units, values, self.scale, mask, self.labels, self.step + 1)
-                    self.set_scale(self.units.update(values, self.scale, mask))
-                    self._moved_units = True
-            yield values, mask
+            self.steers = True
+            self.weights.update(self._in_units(mean))
+            self.steered = mean.values if mean.mask is None else torch.where(mean.mask, mean.values, self.steered)
 
-    def _measure(self, f: Tensor, counts: Counts | None) -> _Measured:
+    def _given(self, losses: Losses, counts: Counts | None, *, steers: bool = False) -> Mean | None:
+        """Losses given to `record` or `steer`, on the host; they set units that are still missing. None: left out."""
+        f = stack_losses(losses, self.wish.names, len(self.wish.w), self.device)
+        with self.exactly():
+            call = self._measure(f, counts)
+            values, mask = call.values.wait(), call.present()
+            if steers and self.course.skips and not is_finite(values):
+                return None
+            self._inspect(self.step + 1, call, floor=steers)
+            if self.open_units:
+                check_start(self.units, values, self.scale, mask, self.labels, self.step + 1)
+                self.set_scale(self.units.update(values, self.scale, mask))
+                self._next.moved = True
+            return Mean(values, mask)
+
+    def _measure(self, f: Tensor, counts: Counts | None) -> Call:
         # Copied: the caller may overwrite the losses before the step is committed.
         values = f.detach().to(self.wish.w.dtype, copy=not self.weights.known)
         if counts is None and not (dist.is_available() and dist.is_initialized()):  # as in most loops
-            return _Measured(Seen(values, None, None, None), fetch(values), None)
+            return Call(Seen(values, None, None, None), fetch(values))
         n = None if counts is None else stack_counts(counts, self.wish.names, values)
         seen = mean_losses(values, n, self.course.group)
-        return _Measured(seen, fetch(seen.values), None if seen.counts is None else fetch(seen.counts))
+        return Call(seen, fetch(seen.values), None if seen.counts is None else fetch(seen.counts))
 
-    def _inspect(self, step: int, found: _Measured, *, floor: bool = True) -> None:
+    def _inspect(self, step: int, call: Call, *, floor: bool = True) -> None:
         """Raise for losses that are not finite, warn of losses that are too low; waits for them."""
-        values = found.values.tensor if found.values.arrived is None else found.values.wait()
+        values = call.values.value if call.values.arrived is None else call.values.wait()
         if not math.isfinite(float(values.sum())) and not is_finite(values):
             refuse(values, self.labels, step)
         if floor and self.floor.least is not None:
-            self.floor.look(values, found.present(), step)
+            self.floor.look(values, call.counts, step)
 
-    def _jacobian(self, f: Tensor, seen: Seen) -> Tensor:
-        return mean_rows(jacobian_rows(f, self.trained()), seen, self.course.group)
-
-    def _call_scale(self, found: _Measured) -> Scale | None:
+    def _call_scale(self, call: Call) -> Scale | None:
         """The units of a call's losses, on their device.
 
         An objective without a unit yet is measured in its first loss of this step; the mean over the calls of the step
         becomes its unit.
         """
-        values, mask = found.values.wait(), found.present()
+        values, mask = call.values.wait(), call.present()
         check_start(self.units, values, self.scale, mask, self.labels, self.step + 1)
-        before = self._first_units if self._first_units is not None and self._pending.calls else self.scale
-        self._first_units = self.units.update(values, before, mask)
-        return Scale(*(x.to(self.device) for x in self._first_units))
+        before = self._next.units if self._next.units is not None and self._next.calls else self.scale
+        self._next.units = self.units.update(values, before, mask)
+        return Scale(*(x.to(self.device) for x in self._next.units))
 
-    def _follow_closure(self, found: _Measured) -> Chosen:
+    def _follow_closure(self, call: Call) -> Chosen:
         """The coefficients for another evaluation of a closure: those of the first."""
-        assert self._within is not None  # noqa: S101
-        if self._within.scale is not None and self.open_units:
-            scale = self.units.update(found.seen.values, self._within.scale, found.seen.mask)
-            self._within = self._within._replace(scale=scale)
-        return self._within
+        within = self._next.within
+        assert within is not None  # noqa: S101
+        if within.scale is not None and self.open_units:
+            within = within._replace(scale=self.units.update(call.seen.values, within.scale, call.seen.mask))
+            self._next.within = within
+        return within
 
     def _scalar(self, f: Tensor, seen: Seen, chosen: Chosen) -> Tensor:
         """Σ c_i f̃_i with this rank's share of each loss, or Σ c_i Y_i where the weighting has its own rows Y."""
@@ -306,7 +291,7 @@ class Run:
         with torch.enable_grad():
             if rows is not None:
                 values = seen.values if scale is None else self.units.normalise(seen.values, scale)
-                return steered((c * values).sum(), c.to(rows) @ rows, self.trained())
+                return directed((c * values).sum(), c.to(rows) @ rows, self.trained())
             if seen.mask is not None:
                 f = torch.where(seen.mask if seen.share is None else seen.share > 0, f, 0.0)
             if scale is not None:
@@ -314,23 +299,22 @@ class Run:
             return ((c if seen.share is None else c * seen.share) * f).sum()
 
     def _skip(self) -> Tensor:
-        self.skipped += 1
+        self._next.left_out = True
         params = self.trained()
         zero = torch.zeros((), dtype=self.wish.w.dtype, device=self.device)
         with torch.enable_grad():
-            return steered(zero, zero.expand(sum(p.numel() for p in params)), params)
+            return directed(zero, zero.expand(sum(p.numel() for p in params)), params)
 
     # Steps ------------------------------------------------------------------------------------
 
     def discard(self) -> None:
         """Discard the calls since the last step."""
-        self._pending, self.skipped = Pending(), 0
-        self._within, self._first_units, self._moved_units = None, None, False
+        self._next = Step()
 
     def pass_if_idle(self) -> None:
         """Ignore the next step if it has neither calls nor gradients: it moves nothing."""
-        if not self._pending.calls and self._cleared():
-            self.skipped += 1
+        if not self._next.calls and self._cleared():
+            self._next.left_out = True
 
     def _before_step(self, optimizer: torch.optim.Optimizer, *, searches: bool = False) -> None:
         """Runs before the optimizer steps, when all calls of the step are known.
@@ -339,21 +323,21 @@ class Run:
             optimizer: The optimizer.
             searches: Whether the step may still evaluate a closure, which may fail: it is recorded when it is over.
         """
-        pending = self._pending
-        if not pending.calls and self.skipped > 0:
+        calls = self._next.calls
+        if not calls and self._next.left_out:
             optimizer.zero_grad(set_to_none=True)
             for p in self.trained():  # also those of another optimizer, so that it does not move them
                 p.grad = None
             return
-        if not pending.calls and all(float(group["lr"]) == 0 for group in optimizer.param_groups):
+        if not calls and all(float(group["lr"]) == 0 for group in optimizer.param_groups):
             return  # torch.distributed.checkpoint takes such a step to initialise the optimizer's state
-        if not pending.calls or self._cleared():
+        if not calls or self._cleared():
             rule = "optimizer.step() must follow a call of mol and its backward pass, or mol.close()"
-            found = "that its gradients were cleared before the step" if pending.calls else "none since the last step"
+            found = "that its gradients were cleared before the step" if calls else "none since the last step"
             require(False, rule, found)  # noqa: FBT003
         with self.exactly():
             skipped = getattr(optimizer, "found_inf", None)
-            if skipped is None and any(call.counts is not None for call in pending.calls):
+            if skipped is None and any(call.counts is not None for call in calls):
                 self._look_at_gradients()
             self._begin_step(skipped, aside=searches or not self.at_once)
 
@@ -365,30 +349,30 @@ class Run:
         if self.params.sharded:  # if only one rank raised, the others would deadlock
             sound = everywhere(math.isfinite(float(largest)), self.device, self.course.group)
             check_gradients(0.0 if sound else math.nan, self.step + 1)
-            return
-        self._pending.largest = fetch(largest)
-        if self.checks:
-            check_gradients(float(self._pending.largest.wait()), self.step + 1)
+        elif self.checks:
+            check_gradients(float(largest), self.step + 1)
+        else:
+            self._next.largest = fetch(largest)
 
     def _within_step(self, optimizer: torch.optim.Optimizer, closure: Callable[[], Any]) -> Callable[[], Any]:
         """Wrap a closure: its first evaluation ends the step's calls; later ones use the same coefficients."""
-        self._within = None  # left over from a step that failed
+        self._next.within = None  # left over from a step that failed
 
         def evaluate() -> Any:  # noqa: ANN401
             result = closure()
-            if self._within is None:
+            if self._next.within is None:
                 self._before_step(optimizer, searches=True)
-                self._within = self._pending.calls[-1].chosen if self._pending.calls else None
+                self._next.within = self._next.calls[-1].chosen if self._next.calls else None
             return result
 
         return evaluate
 
     def _after_step(self, optimizer: torch.optim.Optimizer) -> None:
-        if self._pending.calls:
-            with self.exactly():
-                self._end_step(getattr(optimizer, "found_inf", None))
-        if self._pending.waiting or self._within is not None or self.skipped or self._first_units is not None:
+        if not self._next.calls:
             self.discard()
+            return
+        with self.exactly():
+            self._end_step(getattr(optimizer, "found_inf", None))
 
     def _begin_step(self, skipped: Tensor | None, *, aside: bool) -> None:
         """Hold θ⁽ᵗ⁾; if the losses are already on the host, record it before it changes.
@@ -398,31 +382,28 @@ class Run:
             aside: Whether it is recorded later and so must be copied.
         """
         due = self.course.every is not None and (self.step + 1) % self.course.every == 0
-        if self._pending.begun or not due or self.compared == "given":
+        if self._next.begun or not due or self.compared == "given":
             return
         self._hold(aside=aside)
-        self._pending.begun = True
+        self._next.begun = True
         self.compared = "steered" if self.steers else "training"
         if not aside and (skipped is None or not bool(skipped > 0)):
-            self._enter(self._pending.mean())
+            self._enter(self._next.mean())
 
     def _end_step(self, skipped: Tensor | None) -> None:
         """The optimizer has stepped."""
-        pending, self._pending = self._pending, Pending()
-        held = pending.begun and self.archive.held is not None
-        taken = _Taken(pending, None if skipped is None else fetch(skipped), held, not self._moved_units)
-        self._moved_units = False
-        self.accumulates = self.accumulates or len(pending.calls) > 1
+        taken, self._next = self._next, Step()
+        self.accumulates = self.accumulates or len(taken.calls) > 1
         self.step += 1
         self._unstepped = 0
         if self.at_once and skipped is None:
             self._commit(taken)
             return
+        taken.skipped = None if skipped is None else fetch(skipped)
         self._taken = taken
-        if self.at_once:
-            self._settle_taken()
-        elif skipped is None and pending.largest is None and pending.has_arrived() and is_finite(pending.mean().values):
-            self.settle()  # overlaps with the step on the device; an error is raised in the next call
+        sure = skipped is None and taken.largest is None
+        if self.at_once or (sure and taken.has_arrived() and is_finite(taken.mean().values)):
+            self.settle()  # on a device it overlaps with the step; an error is raised in the next call
 
     def settle(self) -> None:
         """Commit the last step; raises errors in its losses or in recording it."""
@@ -432,50 +413,40 @@ class Run:
             return
         (taken, self._taken), (unseen, self._unseen) = (self._taken, None), (self._unseen, [])
         try:
-            for step, found in unseen:
-                self._inspect(step, found)
+            for step, call in unseen:
+                self._inspect(step, call)
+            skipped = taken is not None and taken.skipped is not None and bool(taken.skipped.wait() > 0)
+            if taken is not None and not skipped and taken.largest is not None:
+                check_gradients(float(taken.largest.wait()), self.step)
         except BaseException as error:
             if not isinstance(error, Exception):
                 self._taken, self._unseen = taken, unseen  # interrupted while waiting for the copies
             elif taken is not None:
                 self._undo()
             raise
-        self._taken = taken
-        with self.exactly():
-            self._settle_taken()
-
-    def _settle_taken(self) -> None:
-        taken, self._taken = self._taken, None
-        if taken is None:
-            return
-        if taken.skipped is not None and bool(taken.skipped.wait() > 0):
+        if skipped:
             self._undo()
-        else:
-            if taken.pending.largest is not None:
-                try:
-                    check_gradients(float(taken.pending.largest.wait()), self.step)
-                except NonFiniteLossError:
-                    self._undo()
-                    raise
-            self._commit(taken)
+        elif taken is not None:
+            with self.exactly():
+                self._commit(taken)
 
     def _undo(self) -> None:
         """Undo a step that does not count."""
         self.step -= 1
         self.archive.drop()
 
-    def _commit(self, taken: _Taken) -> None:
-        pending, mean = taken.pending, taken.pending.found or taken.pending.mean()
-        if taken.held:
+    def _commit(self, taken: Step) -> None:
+        mean = taken.found or taken.mean()
+        if taken.begun and self.archive.held is not None:
             self._enter(mean)
         seen = mean if self.plain else self._in_units(mean)
         if self.open_units:
             self.set_scale(self.units.update(mean.values, self.scale, mean.mask))
         if not isinstance(self.weights, Known):
-            self.weights.commit(pending, self._there, fresh=taken.fresh)
+            self.weights.commit(taken, self._there)
         elif not self.steers:
             self.weights.update(seen)
-        c, weights = self.weights.used(pending.calls[-1].chosen)
+        c, weights = self.weights.used(taken.calls[-1].chosen)
         values, mask = mean
         self.coefficients = c if mask is None else torch.where(mask, c, self.coefficients)
         self.losses = values if mask is None else torch.where(mask, values, self.losses)
@@ -503,9 +474,9 @@ class Run:
     def _forget_cleared(self) -> None:
         """Forget the earlier calls of the step if their gradients were cleared."""
         if self.attached is None:  # without an optimizer each call is a step: a call that failed left these
-            self._pending = Pending()
+            self.discard()
         elif self._cleared():
-            self._pending = Pending()
+            self._next = Step(left_out=self._next.left_out)
             self._count_unstepped()
 
     def _cleared(self) -> bool:
@@ -530,7 +501,7 @@ class Run:
         """The answer (this rank's shards of sharded parameters); warns if there were calls but nothing was recorded."""
         self.settle()
         self.archive.settle()
-        if self.archive.recorded == 0 and (self.step > 0 or self._pending.calls):
+        if self.archive.recorded == 0 and (self.step > 0 or self._next.calls):
             why = f"of {self.step} steps none was due for every={self.course.every}, and record() was not called"
             if self.step == 0:
                 why = "no optimizer.step() followed a call of mol and its backward pass"
@@ -557,20 +528,18 @@ class Run:
         found = duals(self.weighting, self.weights.state)
         return None if found is None else found.cpu()
 
-    def load(
-        self,
-        state: Any,  # noqa: ANN401
-        following: Tensor,
-        coefficients: Tensor,
-        losses: Tensor,
-        scale: Scale,
-        steered: Tensor,
-    ) -> None:
+    def saved(self, conversion: Any) -> Saved:  # noqa: ANN401
+        """The tensors of a checkpoint, with this state of the conversion."""
+        weights = self.weights
+        numbers = (self.coefficients, self.losses, self.scale, self.steered)
+        return Saved(weights.state, conversion, weights.coefficients, *numbers)
+
+    def load(self, saved: Saved) -> None:
         """Resume from a loaded state."""
         self._taken, self._unseen = None, []
-        self.weights.load(state, following)
-        self.coefficients, self.losses, self.steered = coefficients, losses, steered
-        self.set_scale(scale)
+        self.weights.load(saved.weighting, saved.following)
+        self.coefficients, self.losses, self.steered = saved.coefficients, saved.losses, saved.steered
+        self.set_scale(saved.scale)
         self.discard()
 
     def to(self, device: torch.device) -> None:
@@ -590,7 +559,7 @@ class Run:
         self.closed = True
         attached, self.attached = self.attached, None
         if attached is not None:
-            detach(attached)
+            attached.detach()
         self.discard()
         try:
             self.settle()
@@ -613,8 +582,8 @@ class Run:
         return Measured(self.weighting, self.wish.w, self.device, self.units, jacobian)
 
 
-def _differentiated(run: Run, pending: Pending, call: Call, gradients: tuple[Tensor, ...]) -> None:  # noqa: ARG001
-    if pending is run._pending and pending.differentiated(call, run._cleared):  # else it was discarded
+def _differentiated(run: Run, step: Step, call: Call, gradients: tuple[Tensor, ...]) -> None:  # noqa: ARG001
+    if step is run._next and step.differentiated(call, run._cleared):  # else it was discarded
         run._count_unstepped()
 
 
@@ -624,3 +593,58 @@ def _plainly(kind: str, *, mixed: bool) -> Iterator[None]:
     uncast = torch.autocast(kind, enabled=False) if mixed else nullcontext()
     with torch.inference_mode(mode=False), torch.no_grad(), uncast:
         yield
+
+
+# The optimizer ------------------------------------------------------------------------------
+
+_ATTACHED: weakref.WeakKeyDictionary[torch.optim.Optimizer, weakref.ref[Run]] = weakref.WeakKeyDictionary()
+"""The run that follows each optimizer, by weak references to both."""
+
+
+class Attached:
+    """Hooks that notify a run of its optimizer's steps; a weak reference, as an optimizer may outlive the run."""
+
+    def __init__(self, run: Run, optimizer: torch.optim.Optimizer) -> None:
+        self.optimizer, self.run = optimizer, weakref.ref(run)
+        self.handles = (optimizer.register_step_pre_hook(self._before), optimizer.register_step_post_hook(self._after))
+        _ATTACHED[optimizer] = self.run
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "Attached":
+        """Attach the copy of the run to the copy of the optimizer, which has no hooks yet."""
+        run = self.run()
+        assert run is not None  # noqa: S101
+        return Attached(copy.deepcopy(run, memo), copy.deepcopy(self.optimizer, memo))
+
+    def detach(self) -> None:
+        """Remove the hooks."""
+        for handle in self.handles:
+            handle.remove()
+        _ATTACHED.pop(self.optimizer, None)
+
+    def _before(
+        self, optimizer: torch.optim.Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
+        run = self.run()
+        if run is None or optimizer is not self.optimizer:  # a copied optimizer has copied hooks
+            return None
+        named = "closure" in kwargs
+        closure = kwargs["closure"] if named else next(iter(args[1:]), None)  # the first is the optimizer
+        if closure is None:
+            run._before_step(optimizer)
+            return None
+        within = run._within_step(optimizer, closure)
+        return (args, {**kwargs, "closure": within}) if named else ((args[0], within), kwargs)
+
+    def _after(self, optimizer: torch.optim.Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:  # noqa: ARG002
+        run = self.run()
+        if run is not None and optimizer is self.optimizer:
+            run._after_step(optimizer)
+
+
+def release(optimizer: torch.optim.Optimizer) -> None:
+    """Close any earlier MultiObjective on this optimizer, for example from a re-run notebook cell."""
+    holder = _ATTACHED.get(optimizer)
+    earlier = None if holder is None else holder()
+    if earlier is not None:
+        warn("an earlier MultiObjective on this optimizer was closed: its solution stays, but it no longer records")
+        earlier.close()

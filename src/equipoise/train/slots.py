@@ -1,15 +1,15 @@
 """Slots: copies of the parameters in memory, updated in place, so that a step copies the model once."""
 
 import operator
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 import torch
 from torch import Tensor
 
 from equipoise.conversion.plan import Numbers, Params, can_average, record_dtype
-from equipoise.host import wait_for
+from equipoise.host import Fetched
 
 __all__ = ["Aside", "Held", "InMemory", "blend", "copy_aside", "in_memory"]
 
@@ -21,16 +21,8 @@ class Aside(dict[str, Tensor]):
     """A copy of θ that may become a slot."""
 
 
-class Held(NamedTuple):
-    """A copy of θ that is complete or in flight."""
-
-    params: dict[str, Tensor]
-    copied: torch.cuda.Event | None
-
-    def wait(self) -> dict[str, Tensor]:
-        """Wait for the copy and return it."""
-        wait_for(self.copied)
-        return self.params
+Held = Fetched[dict[str, Tensor]]
+"""θ, or a copy of it that is complete or in flight."""
 
 
 @torch.no_grad()
@@ -109,8 +101,8 @@ class InMemory:
 
     def release(self, held: Held) -> None:
         """Free the copy's buffer for reuse, unless it has become a slot."""
-        if isinstance(held.params, Aside) and all(copy is not held.params for copy in self.copies):
-            self._free.append(held.params)
+        if isinstance(held.value, Aside) and all(copy is not held.value for copy in self.copies):
+            self._free.append(held.value)
 
     def fill(self, copies: Iterable[Params]) -> None:
         """Overwrite the slots in place."""
@@ -124,9 +116,10 @@ class InMemory:
         """Move the slots to the device, or pin them if they stay on the host."""
         self._free.clear()
         if not self.on_host:
-            self.copies, self.device = [_moved(copy, lambda x: x.to(device)) for copy in self.copies], device
+            self.copies = [{name: x.to(device) for name, x in copy.items()} for copy in self.copies]
+            self.device = device
         elif device.type == "cuda":
-            self.copies = [_moved(copy, Tensor.pin_memory) for copy in self.copies]
+            self.copies = [{name: x.pin_memory() for name, x in copy.items()} for copy in self.copies]
 
     def close(self) -> None:
         """Free the spare buffers."""
@@ -160,10 +153,10 @@ def copy_aside(params: Params, free: list[dict[str, Tensor]], *, on_host: bool) 
     to = Aside(free.pop() if free else _empty(params, on_host=on_host))
     torch._foreach_copy_(list(to.values()), list(params.values()), non_blocking=True)
     if not (on_host and next(iter(params.values())).is_cuda):
-        return Held(to, None)
+        return Fetched(to, None)
     copied = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]
     copied.record()
-    return Held(to, copied)
+    return Fetched(to, copied)
 
 
 def _empty(params: Params, *, on_host: bool) -> dict[str, Tensor]:
@@ -173,7 +166,3 @@ def _empty(params: Params, *, on_host: bool) -> dict[str, Tensor]:
         memory = torch.empty_like(p, dtype=record_dtype(p), device="cpu" if on_host else None, requires_grad=False)
         found[name] = memory.pin_memory() if on_host and p.is_cuda else memory
     return found
-
-
-def _moved(copy: Params, move: Callable[[Tensor], Tensor]) -> dict[str, Tensor]:
-    return {name: move(tensor) for name, tensor in copy.items()}

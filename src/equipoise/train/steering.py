@@ -70,11 +70,8 @@ def steered(mol: MultiObjective, folder: str | os.PathLike[str], *, every: float
     run.check_open()
     require(run.attached is not None, "mol must have an optimizer to be steered from outside", "none")
     require(run.watch is None, "mol must have no limits to be steered: their preference must stay", "a run with limits")
-    require(
-        ranks(None) == 1,
-        "mol must be trained by one process to be steered: others would not hear of it",
-        "several processes",
-    )
+    rule = "mol must be trained by one process to be steered: others would not hear of it"
+    require(ranks(None) == 1, rule, "several processes")
     require(math.isfinite(every) and every > 0, "every must be a positive number of seconds", every)
     place = Path(folder)
     place.mkdir(parents=True, exist_ok=True)
@@ -131,9 +128,8 @@ class _Helm:
     def tell(self, state: str, why: str | None = None) -> None:
         """Write the status."""
         try:
-            write_json(
-                self.folder / STATUS, {**describe(self.mol), "state": state, "why": why, "refused": self.refused}
-            )
+            said = {"state": state, "why": why, "refused": self.refused}
+            write_json(self.folder / STATUS, {**describe(self.mol), **said})
         except (OSError, ValueError) as error:
             if not self._warned:
                 self._warned = True

@@ -1,20 +1,18 @@
-"""A step: the calls whose gradients it uses, and the hooks on its optimizer."""
+"""A step: the calls whose gradients it uses, and the coefficients that they were given."""
 
-import copy
-import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from equipoise.errors import require, warn
+from equipoise.errors import require
 from equipoise.host import Fetched
 from equipoise.train.distributed import Seen
 from equipoise.units import Scale
 
-__all__ = ["Attached", "Call", "Chosen", "Mean", "Pending", "attach", "detach", "mean_of_calls", "release"]
+__all__ = ["Call", "Chosen", "Mean", "Step", "mean_of_calls"]
 
 
 class Chosen(NamedTuple):
@@ -28,24 +26,33 @@ class Chosen(NamedTuple):
     """Rows that c multiplies instead of this step's gradients, (m, d)."""
     after: Any = None
     """The state of a weighting that has already been updated with these losses."""
-    told: Fetched | None = None
+    told: Fetched[Tensor] | None = None
     """c on the host or on its way there, (m,); together with λ after the step if that is computed on device, (2, m)."""
 
 
-class Call(NamedTuple):
+@dataclass(eq=False)
+class Call:
     """One micro-batch, over all ranks."""
 
     seen: Seen
     """The losses, on their device."""
-    values: Fetched
+    values: Fetched[Tensor]
     """The same on the host, 0 where absent, (m,)."""
-    counts: Fetched | None
+    counts: Fetched[Tensor] | None = None
     """Samples of each, (m,); None: the same in every call."""
-    jacobian: Tensor | None
+    jacobian: Tensor | None = None
     """Gradients of the losses, (m, d), for weightings that need them."""
-    chosen: Chosen
-    wave: int
+    chosen: Chosen = field(init=False)
+    wave: int = 0
     """Calls made before any of them was differentiated share a number."""
+
+    def present(self) -> Tensor | None:
+        """Which objectives are present, on the host, (m,); None for all."""
+        return None if self.counts is None else self.counts.wait() > 0
+
+    def samples(self) -> Tensor:
+        """The samples of each, on the device of the losses, (m,)."""
+        return torch.ones_like(self.seen.values) if self.seen.counts is None else self.seen.counts
 
 
 class Mean(NamedTuple):
@@ -70,34 +77,44 @@ def mean_of_calls(calls: Sequence[tuple[Tensor, Tensor | None]]) -> Mean:
 
 
 @dataclass
-class Pending:
-    """The calls of the next step. A call counts once it was differentiated, until its gradients are cleared.
+class Step:
+    """The calls of the next step, and what else is known of it before it is taken.
 
-    So a step that a gradient scaler skips, or a loss that is never used, leaves nothing behind: if the next backward
-    pass finds no gradients, the calls before it no longer count.
+    A call counts once it was differentiated, until its gradients are cleared. So a step that a gradient scaler skips,
+    or a loss that is never used, leaves nothing behind: if the next backward pass finds no gradients, the calls before
+    it no longer count.
     """
 
     waiting: list[Call] = field(default_factory=list)
     """Calls that are not differentiated yet."""
     calls: list[Call] = field(default_factory=list)
     """Calls that count."""
+    left_out: bool = False
+    """Whether a call was left out because its losses were not finite."""
+    units: Scale | None = None
+    """Units of the calls while some are not known yet."""
+    moved: bool = False
+    """Whether `record` or `steer` has set units since the calls."""
+    within: Chosen | None = None
+    """The coefficients for evaluations of a closure after the first."""
+    begun: bool = False
+    """Whether θ⁽ᵗ⁾ was held. Hooks run twice for an optimizer whose `step` calls its parent's `step`."""
+    largest: Fetched[Tensor] | None = None
+    """The largest derivative that the step uses, if it is still to be checked."""
+    skipped: Fetched[Tensor] | None = None
+    """> 0 if the optimizer itself skipped the step."""
     rows: Tensor | None = None
-    """Σ n∘J over them if there are several, (m, d)."""
+    """Σ n∘J over the calls that count if there are several, (m, d)."""
     found: Mean | None = None
     """The cached result of `mean`."""
-    largest: Fetched | None = None
-    """The largest derivative that their step uses, if an objective may be absent."""
-    begun: bool = False
-    """Whether their step has begun. Hooks run twice for an optimizer whose `step` calls its parent's `step`."""
     _wave: int = 0
 
-    def add(self, seen: Seen, values: Fetched, counts: Fetched | None, rows: Tensor | None, chosen: Chosen) -> Call:
-        """A new call."""
+    def add(self, call: Call) -> None:
+        """Add a call."""
         if not self.waiting:
             self._wave += 1
-        call = Call(seen, values, counts, rows, chosen, self._wave)
+        call.wave = self._wave
         self.waiting.append(call)
-        return call
 
     def differentiated(self, call: Call, cleared: Callable[[], bool]) -> bool:
         """Note that the call's backward pass begins; `cleared` says whether all gradients are None.
@@ -105,12 +122,9 @@ class Pending:
         Returns:
             Whether earlier calls no longer count because their gradients were cleared.
         """
-        for k, other in enumerate(self.waiting):
-            if other is call:
-                del self.waiting[k]
-                break
-        else:
+        if call not in self.waiting:
             return False  # a second backward pass of one call
+        self.waiting.remove(call)
         lost = False
         if self.calls and self.calls[-1].wave != call.wave and cleared():
             self.calls, self.rows, lost = [], None, True
@@ -128,7 +142,7 @@ class Pending:
         """The losses of the calls that count, on the host; waits for them."""
         if len(self.calls) == 1 and self.calls[0].counts is None:  # the usual case
             values = self.calls[0].values
-            self.found = Mean(values.tensor if values.arrived is None else values.wait(), None)
+            self.found = Mean(values.value if values.arrived is None else values.wait(), None)
         else:
             self.found = mean_of_calls([(c.values.wait(), c.counts and c.counts.wait()) for c in self.calls])
         return self.found
@@ -137,7 +151,7 @@ class Pending:
         """The mean of the gradients of the calls that count, (m, d)."""
         if len(self.calls) == 1 or self.rows is None:
             return self.calls[0].jacobian
-        samples = torch.stack([_samples(call) for call in self.calls]).sum(0)
+        samples = torch.stack([call.samples() for call in self.calls]).sum(0)
         return self.rows / torch.where(samples > 0, samples, 1.0).to(self.rows).unsqueeze(-1)
 
     def _add_rows(self, call: Call) -> None:
@@ -147,87 +161,5 @@ class Pending:
         rule = "parameters that require grad must stay the same between the calls of a step"
         require(first.shape == new.shape, rule, lambda: f"gradients of {first.shape[1]} and {new.shape[1]} numbers")
         with torch.no_grad():
-            total = _samples(self.calls[0]).to(first).unsqueeze(-1) * first if self.rows is None else self.rows
-            self.rows = total + _samples(call).to(new).unsqueeze(-1) * new
-
-
-def _samples(call: Call) -> Tensor:
-    return torch.ones_like(call.seen.values) if call.seen.counts is None else call.seen.counts
-
-
-# The optimizer ------------------------------------------------------------------------------
-
-_Arguments = tuple[tuple[Any, ...], dict[str, Any]]
-
-
-class _Follower(Protocol):
-    """A run that is notified of its optimizer's steps."""
-
-    def _before_step(self, optimizer: torch.optim.Optimizer) -> None: ...
-
-    def _within_step(self, optimizer: torch.optim.Optimizer, closure: Callable[[], Any]) -> Callable[[], Any]: ...
-
-    def _after_step(self, optimizer: torch.optim.Optimizer) -> None: ...
-
-    def close(self) -> None: ...
-
-
-class Attached:
-    """Hooks that notify a run of its optimizer's steps; a weak reference, as an optimizer may outlive the run."""
-
-    def __init__(self, optimizer: torch.optim.Optimizer, run: _Follower) -> None:
-        self.optimizer = optimizer
-        self.run = weakref.ref(run)
-        self.handles = (optimizer.register_step_pre_hook(self._before), optimizer.register_step_post_hook(self._after))
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> "Attached":
-        """Attach the copy of the run to the copy of the optimizer, which has no hooks yet."""
-        run = self.run()
-        assert run is not None  # noqa: S101
-        return attach(copy.deepcopy(run, memo), copy.deepcopy(self.optimizer, memo))
-
-    def _before(
-        self, optimizer: torch.optim.Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> _Arguments | None:
-        run = self.run()
-        if run is None or optimizer is not self.optimizer:  # a copied optimizer has copied hooks
-            return None
-        named = "closure" in kwargs
-        closure = kwargs["closure"] if named else next(iter(args[1:]), None)  # the first is the optimizer
-        if closure is None:
-            run._before_step(optimizer)
-            return None
-        within = run._within_step(optimizer, closure)
-        return (args, {**kwargs, "closure": within}) if named else ((args[0], within), kwargs)
-
-    def _after(self, optimizer: torch.optim.Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:  # noqa: ARG002
-        run = self.run()
-        if run is not None and optimizer is self.optimizer:
-            run._after_step(optimizer)
-
-
-_ATTACHED: weakref.WeakKeyDictionary[torch.optim.Optimizer, weakref.ref[_Follower]] = weakref.WeakKeyDictionary()
-"""The run that follows each optimizer, by weak references to both."""
-
-
-def release(optimizer: torch.optim.Optimizer) -> None:
-    """Close any earlier MultiObjective on this optimizer, for example from a re-run notebook cell."""
-    holder = _ATTACHED.get(optimizer)
-    earlier = None if holder is None else holder()
-    if earlier is not None:
-        text = "an earlier MultiObjective on this optimizer was closed: its solution stays, but it no longer records"
-        warn(text)
-        earlier.close()
-
-
-def attach(run: _Follower, optimizer: torch.optim.Optimizer) -> Attached:
-    """Notify a run of the optimizer's steps."""
-    _ATTACHED[optimizer] = weakref.ref(run)
-    return Attached(optimizer, run)
-
-
-def detach(attached: Attached) -> None:
-    """Undo `attach`."""
-    for handle in attached.handles:
-        handle.remove()
-    _ATTACHED.pop(attached.optimizer, None)
+            total = self.calls[0].samples().to(first).unsqueeze(-1) * first if self.rows is None else self.rows
+            self.rows = total + call.samples().to(new).unsqueeze(-1) * new

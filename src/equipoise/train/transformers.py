@@ -24,7 +24,7 @@ from equipoise.train.domains import DomainSampler, Draw
 from equipoise.train.groups import group_losses
 from equipoise.train.inputs import Choice
 from equipoise.train.language import IGNORED, count_tokens, step_shares, token_losses
-from equipoise.train.multi_objective import MultiObjective
+from equipoise.train.multi_objective import MultiObjective, check_settings
 
 __all__ = ["DomainTrainer"]
 
@@ -88,13 +88,9 @@ class DomainTrainer(Trainer):
         self.domains = tuple(domains)
         require(len(set(self.domains)) == len(self.domains) >= 1, "domains must be different names", self.domains)
         even = dict.fromkeys(self.domains, 1 / len(self.domains))
-        self._settings: dict[str, Any] = {
-            "preference": dict(domains) if isinstance(domains, Mapping) else even,
-            "method": method,
-        }
-        self._settings |= dict(settings or {})
-        # Report wrong settings now, not when training begins.
-        MultiObjective(nn.Linear(1, 1), None, **{k: x for k, x in self._settings.items() if k != "parameters"})
+        preference = dict(domains) if isinstance(domains, Mapping) else even
+        self._settings: dict[str, Any] = {"preference": preference, "method": method, **(settings or {})}
+        check_settings(self._settings)
         self.column, self._draw = column, dict(draw) if isinstance(draw, Mapping) else ({} if draw else None)
         self.mol: MultiObjective | None = None
         self.sampler: DomainSampler | None = None
@@ -190,9 +186,8 @@ class DomainTrainer(Trainer):
             return super().get_train_dataloader()
         data: Any = self.train_dataset
         sized = data is not None and not isinstance(data, IterableDataset)
-        require(
-            sized, "train_dataset must have a length where batches are drawn; see DomainStreams", lambda: type(data)
-        )
+        rule = "train_dataset must have a length where batches are drawn; see DomainStreams"
+        require(sized, rule, lambda: type(data))
         args, column = self.args, self.column
         names = data[column] if hasattr(data, "column_names") else [row[column] for row in data]
         self.sampler = DomainSampler(
