@@ -1,4 +1,4 @@
-"""The bench of warm starts, `python benchmarks/preferences.py`, in small."""
+"""The bench of sweeps and changes, `python benchmarks/preferences.py`, in small."""
 
 import dataclasses
 import json
@@ -12,7 +12,7 @@ ROOT = Path(__file__).parents[1]
 
 
 def small() -> bench.Task:
-    return dataclasses.replace(bench.vlmop2(), first=100, then=30, changes=((0.5, 0.6),))
+    return dataclasses.replace(bench.vlmop2(), steps=100, changes=((0.5, 0.6),))
 
 
 def made_up(warm: float, test: float | None, cost: float) -> bench.Sweep:
@@ -46,12 +46,25 @@ def test_a_change_passes_if_the_imbalance_is_small(changed, holds):
     assert bench.Change("task", 0, 0.5, 0.8, changed, 0.0, 0.0, 0.0).claims == {"imbalance": holds}
 
 
-def test_a_warm_schedule_begins_lower_and_falls_to_zero():
-    loop = bench.Loop(dataclasses.replace(small(), decays=True, warm=0.5), bench.pair(0.5), seed=0)
-    loop.train(10)
-    assert loop.optimizer.param_groups[0]["lr"] == pytest.approx(0.02 * 0.1)
-    loop.train(1)
-    assert loop.optimizer.param_groups[0]["lr"] == pytest.approx(0.02 * 0.5)
+def test_the_rate_of_a_sweep_falls_to_0_over_both_parts():
+    loop = bench.Loop(dataclasses.replace(small(), decays=True), bench.pair(0.5), seed=0)
+    rates = []
+    for steps in (70, 33, 33):
+        loop.train_part(steps)
+        rates.append(loop.optimizer.param_groups[0]["lr"] / 0.02)
+    assert rates == pytest.approx([1 - 0.6 * 69 / 70, 0.4 / 33, 0.4 / 33])
+    constant = bench.Loop(small(), bench.pair(0.5), seed=0)
+    for _ in range(2):
+        constant.train_part(2)
+        assert constant.optimizer.param_groups[0]["lr"] == 0.02
+
+
+def test_after_a_change_the_rate_begins_anew_and_lower():
+    loop = bench.Loop(dataclasses.replace(small(), decays=True), bench.pair(0.5), seed=0)
+    loop.train(1, 0.25)
+    assert loop.optimizer.param_groups[0]["lr"] == pytest.approx(0.02 * 0.25)
+    loop.train(10, 0.25)
+    assert loop.optimizer.param_groups[0]["lr"] == pytest.approx(0.02 * 0.025)
 
 
 def test_in_small(tmp_path, monkeypatch, capsys):
@@ -59,7 +72,7 @@ def test_in_small(tmp_path, monkeypatch, capsys):
     bench.main(["--json", str(tmp_path / "t.json")])
     found = json.loads((tmp_path / "t.json").read_text())
     [row], [change] = found["sweep"], found["change"]
-    assert row["cost"] == pytest.approx(3.7)
+    assert row["cost"] == pytest.approx(4.0)
     assert len(row["cold"]) == len(row["warm"]) == 10
     assert change["task"] == "VLMOP2"
     assert "of 3 claims hold" in capsys.readouterr().out

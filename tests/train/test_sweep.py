@@ -1,6 +1,5 @@
-"""A sweep: every preference begins where its nearest neighbour ended, in any order, after any interruption."""
+"""A sweep: every preference begins where the shared part ended, in any order, after any interruption."""
 
-import copy
 from typing import Any
 
 import pytest
@@ -8,13 +7,12 @@ import torch
 
 import equipoise as eq
 from equipoise.errors import DamagedFileError, StateMismatchError
-from equipoise.train.sweep import visits
 
 W = eq.preference.linspace(5, margin=0.1)
 
 
 class Loop:
-    """VLMOP2 in two variables, with a schedule for each preference and a count of what was trained."""
+    """VLMOP2 in two variables, with a schedule for each training and a count of them."""
 
     def __init__(self, schedule: bool = True, **settings: Any) -> None:
         self.x = torch.nn.Parameter(torch.tensor([0.3, -0.2]))
@@ -49,35 +47,10 @@ def same(a: list[eq.train.Swept], b: list[eq.train.Swept]) -> bool:
     return all(torch.equal(p.solution["x"], q.solution["x"]) and p.metrics == q.metrics for p, q in pairs)
 
 
-def test_ten_rays_begin_in_the_middle_and_go_out_both_ways():
-    order = visits(eq.preference.linspace(10))
-    assert [visit.ray for visit in order] == [4, 3, 2, 1, 0, 5, 6, 7, 8, 9]
-    assert [visit.parent for visit in order] == [None, 4, 3, 2, 1, 4, 5, 6, 7, 8]
-
-
-def test_the_visits_are_a_minimum_spanning_tree():
-    w = torch.distributions.Dirichlet(torch.ones(3)).sample((12,)).double()
-    order = visits(w)
-    assert sorted(visit.ray for visit in order) == list(range(12))
-    length = sum(float((w[v.ray] - w[v.parent]).norm()) for v in order if v.parent is not None)
-    # Kruskal's algorithm, naively: the shortest ways that join two parts.
-    ways = sorted((float((w[i] - w[j]).norm()), i, j) for i in range(12) for j in range(i))
-    part, other = list(range(12)), 0.0
-    for size, i, j in ways:
-        if part[i] != part[j]:
-            part = [part[i] if p == part[j] else p for p in part]
-            other += size
-    assert length == pytest.approx(other)
-    seen = set()
-    for visit in order:
-        assert visit.parent is None or visit.parent in seen
-        seen.add(visit.ray)
-
-
 def test_a_sweep_meets_every_preference():
     loop = Loop(schedule=False)
-    answers = loop.sweep(first=400, then=150)
-    assert [answer.steps for answer in answers] == [150, 150, 400, 150, 150]
+    answers = loop.sweep(first=250, then=150)
+    assert [answer.steps for answer in answers] == [150] * 5
     for w, answer in zip(W, answers, strict=True):
         assert torch.equal(answer.preference, w)
         f = eq.problems.VLMOP2(d=2).losses(answer.solution["x"].double())
@@ -85,24 +58,37 @@ def test_a_sweep_meets_every_preference():
         assert answer.metrics["step"] >= 150
 
 
-def test_each_begins_where_its_neighbour_ended():
-    """The second way out of the middle goes on from the middle, with its optimizer and λ."""
+def test_each_begins_where_the_central_one_ended():
+    """With its optimizer and λ, whatever was trained in between."""
     loop = Loop(schedule=False)
     answers = loop.sweep()
-    by_hand = Loop(schedule=False)
-    by_hand.mol.set_preference(W[2])
-    by_hand.train(60)
-    by_hand.mol.set_preference(W[3])
-    by_hand.train(20)
-    assert torch.equal(answers[3].solution["x"], by_hand.mol.solution()["x"])
-    assert answers[3].metrics == by_hand.mol.metrics()
-    assert [w[0] for w, _, _ in loop.trained] == [0.5, 0.3, 0.1, 0.7, 0.9]
+    for k in range(5):
+        by_hand = Loop(schedule=False)
+        by_hand.mol.set_preference(W[2])
+        by_hand.train(60)
+        by_hand.mol.set_preference(W[k])
+        by_hand.train(20)
+        assert torch.equal(answers[k].solution["x"], by_hand.mol.solution()["x"])
+        assert answers[k].metrics == by_hand.mol.metrics()
+    assert [w[0] for w, _, _ in loop.trained] == [0.5, 0.1, 0.3, 0.5, 0.7, 0.9]
+    assert [steps for _, steps, _ in loop.trained] == [60, 20, 20, 20, 20, 20]
+
+
+def test_the_step_of_a_schedule_goes_on_from_the_shared_part():
+    loop, begun = Loop(), []
+
+    def train(steps):
+        begun.append(loop.mol.step)
+        loop.train(steps)
+
+    eq.sweep(loop.mol, W, train, first=60, then=20)
+    assert begun == [0, 60, 60, 60, 60, 60]
 
 
 def test_a_schedule_restarts_with_the_learning_rate_of_the_start():
     loop = Loop()
     loop.sweep()
-    assert [rate for _, _, rate in loop.trained] == [0.05] * 5
+    assert [rate for _, _, rate in loop.trained] == [0.05] * 6
 
 
 def test_the_answers_are_in_the_users_order():
@@ -110,7 +96,7 @@ def test_the_answers_are_in_the_users_order():
     assert same(Loop().sweep(shuffled), [Loop().sweep()[k] for k in (3, 0, 4, 2, 1)])
 
 
-@pytest.mark.parametrize("stop_after", [0, 1, 2, 3, 4])
+@pytest.mark.parametrize("stop_after", [0, 1, 2, 3, 5])
 def test_a_sweep_that_was_stopped_goes_on_bit_for_bit(stop_after, tmp_path):
     whole = Loop().sweep()
     first = Loop()
@@ -120,19 +106,19 @@ def test_a_sweep_that_was_stopped_goes_on_bit_for_bit(stop_after, tmp_path):
     second = Loop()
     again = second.sweep(folder=tmp_path)
     assert same(again, whole)
-    assert len(second.trained) == 5 - stop_after
+    assert len(second.trained) == 6 - stop_after
     assert sorted(path.name for path in tmp_path.iterdir()) == [f"answer-{k}.pt" for k in range(5)]
     third = Loop()
     assert same(third.sweep(folder=tmp_path), whole)
     assert third.trained == []
 
 
-def test_an_answer_that_was_deleted_is_trained_again_with_all_it_begins_at(tmp_path):
+def test_an_answer_that_was_deleted_is_trained_again_with_the_shared_part(tmp_path):
     whole = Loop().sweep(folder=tmp_path)
     (tmp_path / "answer-4.pt").unlink()
     again = Loop()
     assert same(again.sweep(folder=tmp_path), whole)
-    assert [w[0] for w, _, _ in again.trained] == [0.5, 0.7, 0.9]
+    assert [w[0] for w, _, _ in again.trained] == [0.5, 0.9]
 
 
 def test_a_damaged_file_is_named(tmp_path):
@@ -161,14 +147,15 @@ def test_the_folder_of_another_sweep_is_refused(tmp_path):
 def test_a_run_that_has_been_trained_goes_on_from_there():
     loop = Loop(schedule=False)
     loop.train(30)
-    begun = copy.deepcopy(loop.x.detach())
-    answer = loop.sweep([[0.5, 0.5]], first=1)[0]
-    assert torch.equal(answer.solution["x"], begun)  # θ of the only step since
+    answer = loop.sweep([[0.5, 0.5]], first=1, then=1)[0]
+    by_hand = Loop(schedule=False)
+    by_hand.train(31)
+    assert torch.equal(answer.solution["x"], by_hand.x)  # θ of the only step since the shared one
 
 
 def test_training_without_a_step_is_said():
     loop = Loop()
-    with pytest.warns(UserWarning, match=r"train\(7\) took no step for the preference \[0.5, 0.5\]") as said:
+    with pytest.warns(UserWarning, match=r"train\(1\) took no step for the preference \[0.5, 0.5\]") as said:
         eq.sweep(loop.mol, [[0.5, 0.5]], lambda _: None, first=7, then=1)
     assert any("nothing was recorded" not in str(one.message) for one in said)
 

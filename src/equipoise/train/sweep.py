@@ -1,12 +1,11 @@
-"""A sweep: one model after the other along a list of preferences, each begun where a neighbour ended."""
+"""A sweep: models for several preferences that share the first part of their training."""
 
 import copy
 import os
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import torch
 from torch import Tensor
 
 from equipoise import preference
@@ -14,7 +13,7 @@ from equipoise.errors import DamagedFileError, StateMismatchError, require, warn
 from equipoise.train.checkpoint import load, save
 from equipoise.train.multi_objective import MultiObjective
 
-__all__ = ["Swept", "sweep", "visits"]
+__all__ = ["Swept", "sweep"]
 
 
 class Swept(NamedTuple):
@@ -33,41 +32,7 @@ class Swept(NamedTuple):
     metrics: dict[str, float]
     """`mol.metrics()` after the last step."""
     steps: int
-    """Steps taken for this preference."""
-
-
-class Visit(NamedTuple):
-    """A preference of a sweep, by its place in the list, and the one whose end it begins at."""
-
-    ray: int
-    parent: int | None
-
-
-def visits(preferences: Tensor) -> list[Visit]:
-    """The order in which preferences are visited: from the most central one, always to the nearest that is left.
-
-    Each begins where the nearest one that is finished ended; of several equally near, the one visited last. Together
-    they are a minimum spanning tree (Prim's algorithm).
-
-    Args:
-        preferences: Shape (n, m).
-
-    Examples:
-        >>> from equipoise.train.sweep import visits
-        >>> w = eq.preference.linspace(5)
-        >>> [(visit.ray, visit.parent) for visit in visits(w)]
-        [(2, None), (1, 2), (0, 1), (3, 2), (4, 3)]
-    """
-    w = preferences.double()
-    away = torch.cdist(w, w, compute_mode="donot_use_mm_for_euclid_dist").tolist()
-    first = int((w - w.mean(0)).norm(dim=-1).argmin())
-    order, left = [Visit(first, None)], [k for k in range(len(w)) if k != first]
-    while left:
-        ways = ((round(away[v.ray][k], 9), -place, k, v.ray) for place, v in enumerate(order) for k in left)
-        *_, nearest, parent = min(ways)
-        order.append(Visit(nearest, parent))
-        left.remove(nearest)
-    return order
+    """Steps taken for this preference alone."""
 
 
 def sweep(
@@ -79,26 +44,27 @@ def sweep(
     then: int,
     folder: str | os.PathLike[str] | None = None,
 ) -> list[Swept]:
-    """Train for several preferences, each warm: from where the nearest finished one ended.
+    """Train for several preferences that share the first part of their training.
 
-    The most central preference is trained first, from where `mol` is. Every other one goes on from its nearest
-    neighbour with `mol.set_preference`: model, optimizer and λ are that neighbour's. Ten rays with `then` at a third of
-    `first` cost as much as four. How good the answers are is measured in docs/tutorial/5-no-trade-off-yet.md.
+    The most central preference is trained for `first`, from where `mol` is. Every preference, this one too, then goes
+    on from there for `then`, with `mol.set_preference`: model, optimizer and λ are those of the shared part. Ten
+    preferences with `first` at 70 % of a run and `then` at 33 % cost four runs. How good the answers are is measured in
+    docs/tutorial/5-no-trade-off-yet.md.
 
-    Every preference begins with the optimizer's settings as they were when `sweep` was called. So a learning-rate
-    schedule restarts: make it inside `train`, for n steps. Afterwards model and `mol` are at the preference that was
-    visited last.
+    Let a learning-rate schedule depend on `mol.step`: it goes on from the end of the shared part for every preference.
+    All other settings of the optimizer are, at the start of each preference, those that it had when `sweep` was called.
+    Afterwards model and `mol` are at the preference that was trained last.
 
     Args:
         mol: The run. Its own preference does not count.
         preferences: The trade-offs, (n, m), such as `eq.preference.linspace(10)`.
         train: Your loop: `train(n)` takes n steps, or trains for n epochs, with `mol` and its optimizer.
-        first: n for the first preference.
-        then: n for each of the others.
+        first: n for the part that all share.
+        then: n for each preference.
         folder: Where finished answers are kept, so that a sweep that was stopped goes on. Call it again with the same
-            arguments, a new model and a new `mol`: what is finished is read, not trained again. The states that later
-            preferences begin with are kept there too, as long as they are needed. Without a folder both are in memory.
-            Of several processes only one may have it.
+            arguments, a new model and a new `mol`: what is finished is read, not trained again. The end of the shared
+            part is kept there too, until all are finished. Without a folder both are in memory. Of several processes
+            only one may have it.
 
     Returns:
         One answer for each preference, in your order.
@@ -120,34 +86,26 @@ def sweep(
         ...         optimizer.step()
         ...         optimizer.zero_grad()
         >>> w = eq.preference.linspace(3, margin=0.1)
-        >>> answers = eq.sweep(mol, w, train, first=300, then=100)
+        >>> answers = eq.sweep(mol, w, train, first=200, then=100)
         >>> [round(answer.solution["x"].item(), 1) for answer in answers]  # w₁ x² = w₂ (x − 2)²
         [1.5, 1.0, 0.5]
     """
     w = preference.validate(preferences, len(mol.preference))
     _check(mol, w, train, first, then)
-    kept = _Kept(mol, _Folder(Path(folder), w, first, then) if folder is not None else _Memory())
-    plan = visits(w)
-    answers = {visit.ray: found for visit in plan if (found := kept.store.answer(visit.ray)) is not None}
-    left, before = _unfinished(plan, answers, kept.store), None
-    for place, (index, parent) in enumerate(left):
-        begun = {later.parent for later in left[place + 1 :]}
-        kept.begin(parent, going_on=parent == before)
-        answers[index] = _trained(mol, w[index], train, first if parent is None else then)
-        answers[index] = kept.end(index, answers[index], needed=index in begun)
-        kept.store.release(begun)
-        before = index
+    store = _Folder(Path(folder), w, first, then) if folder is not None else _Memory()
+    trunk = _Trunk(mol, store)
+    central = w[int((w - w.mean(0)).norm(dim=-1).argmin())]
+    answers = {index: found for index in range(len(w)) if (found := store.answer(index)) is not None}
+    left = [index for index in range(len(w)) if index not in answers]
+    if left and not store.has_trunk():
+        mol.set_preference(central)
+        train(first)
+        trunk.keep()
+    for index in left:
+        trunk.begin()
+        answers[index] = store.finish(index, _trained(mol, w[index], train, then))
+    store.release()
     return [answers[index] for index in range(len(w))]
-
-
-def _unfinished(plan: Sequence[Visit], finished: Container[int], store: "_Memory | _Folder") -> list[Visit]:
-    """What must be trained: all that has no answer, and again whatever it begins at and is no longer kept."""
-    left: list[Visit] = []
-    for visit in reversed(plan):
-        lost = any(later.parent == visit.ray for later in left) and not store.has_end(visit.ray)
-        if visit.ray not in finished or lost:
-            left.append(visit)
-    return left[::-1]
 
 
 def _check(mol: MultiObjective, w: Tensor, train: object, first: int, then: int) -> None:
@@ -175,8 +133,8 @@ def _trained(mol: MultiObjective, w: Tensor, train: Callable[[int], object], n: 
 # What is kept while it is needed ----------------------------------------------------------
 
 
-class _Kept:
-    """Where the preferences ended that others begin at, and the optimizer's settings at the start.
+class _Trunk:
+    """The end of the shared part, and the optimizer's settings at the start.
 
     Args:
         mol: The run.
@@ -192,25 +150,22 @@ class _Kept:
         groups = [] if self.optimizer is None else self.optimizer.param_groups
         self.settings = [copy.deepcopy(_settings(group)) for group in groups]
 
-    def begin(self, parent: int | None, *, going_on: bool) -> None:
-        """Be where `parent` ended, with the optimizer's settings of the start."""
-        if parent is not None and not going_on:
-            state = self.store.end(parent)
-            self.mol.model.load_state_dict(state["model"])
-            self.mol.load_state_dict(state["mol"])
-            if self.optimizer is not None:
-                self.optimizer.load_state_dict(copy.deepcopy(state["optimizer"]))  # it would change what it is given
+    def keep(self) -> None:
+        """The shared part ends here."""
+        model, optimizer = self.mol.model.state_dict(), self.optimizer and self.optimizer.state_dict()
+        self.store.keep({"model": model, "mol": self.mol.state_dict(), "optimizer": optimizer})
+
+    def begin(self) -> None:
+        """Be where the shared part ended, with the optimizer's settings of the start."""
+        state = self.store.trunk()
+        self.mol.model.load_state_dict(state["model"])
+        self.mol.load_state_dict(state["mol"])
+        if self.optimizer is not None:
+            self.optimizer.load_state_dict(copy.deepcopy(state["optimizer"]))  # it would change what it is given
         for group, settings in zip(self.optimizer.param_groups if self.optimizer else [], self.settings, strict=True):
             for name in _settings(group):
                 del group[name]
             group.update(copy.deepcopy(settings))
-
-    def end(self, index: int, found: Swept, *, needed: bool) -> Swept:
-        """A preference is finished. Its end is kept first, so that a finished one has it."""
-        if needed:
-            model, optimizer = self.mol.model.state_dict(), self.optimizer and self.optimizer.state_dict()
-            self.store.keep(index, {"model": model, "mol": self.mol.state_dict(), "optimizer": optimizer})
-        return self.store.finish(index, found)
 
 
 def _settings(group: dict[str, Any]) -> dict[str, Any]:
@@ -219,38 +174,38 @@ def _settings(group: dict[str, Any]) -> dict[str, Any]:
 
 class _Memory:
     def __init__(self) -> None:
-        self._ends: dict[int, dict[str, Any]] = {}
+        self._trunk: dict[str, Any] = {}
 
     def answer(self, index: int) -> Swept | None:  # noqa: ARG002
         return None
 
-    def has_end(self, index: int) -> bool:
-        return index in self._ends
+    def has_trunk(self) -> bool:
+        return False
 
-    def end(self, index: int) -> dict[str, Any]:
-        return self._ends[index]
+    def trunk(self) -> dict[str, Any]:
+        return self._trunk
 
-    def keep(self, index: int, state: dict[str, Any]) -> None:
-        self._ends[index] = copy.deepcopy(state)
+    def keep(self, state: dict[str, Any]) -> None:
+        self._trunk = copy.deepcopy(state)
 
     def finish(self, index: int, found: Swept) -> Swept:  # noqa: ARG002
         return found
 
-    def release(self, needed: Container[int | None]) -> None:
-        self._ends = {index: state for index, state in self._ends.items() if index in needed}
+    def release(self) -> None:
+        self._trunk = {}
 
 
 class _Folder:
-    """One file for each answer, and one for each end that is still needed."""
+    """One file for each answer, and one for the end of the shared part while it is needed."""
 
     def __init__(self, path: Path, w: Tensor, first: int, then: int) -> None:
         require(not path.exists() or path.is_dir(), "folder must be a folder, or not exist", path)
         path.mkdir(parents=True, exist_ok=True)
-        self._path, self._w = path, w
+        self._path, self._trunk, self._w = path, path / "trunk.pt", w
         self._sweep = {"preferences": w.tolist(), "first": first, "then": then}
 
-    def _file(self, kind: str, index: int) -> Path:
-        return self._path / f"{kind}-{index}.pt"
+    def _answer(self, index: int) -> Path:
+        return self._path / f"answer-{index}.pt"
 
     def _read(self, path: Path, entries: set[str], *, mmap: bool = False) -> dict[str, Any]:
         found = load(path, mmap=mmap)
@@ -263,27 +218,25 @@ class _Folder:
         return found
 
     def answer(self, index: int) -> Swept | None:
-        path = self._file("answer", index)
+        path = self._answer(index)
         if not path.exists():
             return None
         found = self._read(path, {"solution", "metrics", "steps"}, mmap=True)
         return Swept(self._w[index], found["solution"], found["metrics"], found["steps"])
 
-    def has_end(self, index: int) -> bool:
-        return self._file("end", index).exists()
+    def has_trunk(self) -> bool:
+        return self._trunk.exists()
 
-    def end(self, index: int) -> dict[str, Any]:
-        return self._read(self._file("end", index), {"model", "mol", "optimizer"})
+    def trunk(self) -> dict[str, Any]:
+        return self._read(self._trunk, {"model", "mol", "optimizer"})
 
-    def keep(self, index: int, state: dict[str, Any]) -> None:
-        save({"sweep": self._sweep, **state}, self._file("end", index))
+    def keep(self, state: dict[str, Any]) -> None:
+        save({"sweep": self._sweep, **state}, self._trunk)
 
     def finish(self, index: int, found: Swept) -> Swept:
         content = {"solution": found.solution, "metrics": found.metrics, "steps": found.steps}
-        save({"sweep": self._sweep, **content}, self._file("answer", index))
+        save({"sweep": self._sweep, **content}, self._answer(index))
         return self.answer(index) or found
 
-    def release(self, needed: Container[int | None]) -> None:
-        for index in range(len(self._w)):
-            if index not in needed:
-                self._file("end", index).unlink(missing_ok=True)
+    def release(self) -> None:
+        self._trunk.unlink(missing_ok=True)
