@@ -297,15 +297,28 @@ def test_the_last_observed_value_stands_in():
     assert state.observed.tolist() == [99.0, 3.0]
 
 
-def test_nothing_is_recorded_before_every_objective_was_observed():
+@pytest.mark.parametrize("batch", [(), (1,)], ids=["one run", "a batch"])
+def test_an_objective_that_was_never_observed_does_not_hold_iterates_back(batch):
+    """Until its first value it counts nowhere; then earlier blocks have that value too."""
+    conversion, x = eq.Suffix(power=0.0), {"x": torch.zeros(*batch, 1)}
+    state = conversion.init(x, torch.ones(*batch, 2))
+    for step, (losses, mask) in enumerate([([9.0, math.nan], [1, 0]), ([1.0, math.nan], [1, 0]), ([1.0, 4.0], [1, 1])]):
+        seen = torch.tensor(losses).expand(*batch, 2), torch.tensor(mask, dtype=torch.bool).expand(*batch, 2)
+        state = conversion.update({"x": torch.full((*batch, 1), float(step))}, seen[0], state, mask=seen[1])
+        if step == 1:
+            assert state.observed.flatten().tolist() == [1.0, math.inf]
+            assert conversion.output(state, torch.tensor([0.5, 0.5]))["x"].item() == 1.0  # after the loss of 9
+    means = state.means.reshape(4, -1)
+    assert means[:2, :3].tolist() == [[1.0, 1.0, 9.0], [4.0, 4.0, 4.0]]
+    assert means[3, :3].tolist() == [0.0, 0.0, 0.0]  # no difference was measured
+
+
+def test_nothing_is_recorded_before_an_objective_was_observed():
     conversion = eq.Suffix()
     state = conversion.begin(torch.ones(2))
-    plan, state = conversion.plan(torch.tensor([3.0, math.nan]), state, torch.tensor([True, False]))
+    plan, state = conversion.plan(torch.tensor([3.0, math.nan]), state, torch.tensor([False, False]))
     assert plan.gain.item() == 0
     assert conversion.size(state).item() == 0
-    plan, state = conversion.plan(torch.tensor([math.nan, 4.0]), state, torch.tensor([False, True]))
-    assert plan.gain.item() == 1
-    assert state.means[:2, 0].tolist() == [3.0, 4.0]
 
 
 def test_absence_does_not_lower_the_noise():

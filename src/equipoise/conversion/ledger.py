@@ -112,7 +112,10 @@ class Ledger:
             objective that was never observed, is left unchanged.
         """
         check_state(state.observed, losses)
-        newest, valid, observed = observe(losses, state.observed, fit_mask(mask, losses))
+        present = fit_mask(mask, losses)
+        newest, valid, observed = observe(losses, state.observed, present)
+        if present is not None:
+            valid = valid & newest.isfinite().all(-1)
         count = state.recorded + valid
         share, fade, unit = weigh(count, state.unit, self.power)
         gammas = state.weights if fade is None else state.weights * fade.unsqueeze(-1)

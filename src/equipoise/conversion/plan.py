@@ -110,15 +110,14 @@ def observe(losses: Tensor, observed: Tensor, present: Tensor | None) -> tuple[T
         present: False for absent objectives, (*B, m); None for none.
 
     Returns:
-        The newest values (*B, m), in the dtype of `observed`. Whether to record the iterate, (*B,): all present losses
-        are finite and every objective has a value. And the observed values after this step, (*B, m).
+        The newest values (*B, m), in the dtype of `observed`, +∞ where an objective was never observed. Whether all
+        present losses are finite, (*B,). And the observed values after this step, (*B, m).
     """
     newest = losses.detach().to(observed.dtype, copy=True)  # the caller may overwrite its losses
     sound = recordable(newest, present)
     if present is not None:
         newest = torch.where(present, newest, observed)
-        return newest, sound & torch.isfinite(newest).all(-1), torch.where(sound.unsqueeze(-1), newest, observed)
-    if sound.ndim == 0 and known(sound):
+    elif sound.ndim == 0 and known(sound):
         return newest, sound, newest
     return newest, sound, torch.where(sound.unsqueeze(-1), newest, observed)
 

@@ -103,11 +103,16 @@ class Suffix(Conversion[SuffixState]):
         newest, valid, observed = observe(losses, state.observed, present)
         change = (newest - state.observed).square()
         if present is not None:
+            valid = valid & newest.isfinite().any(-1)
             change = torch.where(present, change, state.means[..., losses.shape[-1] :, 0])
         # Infinite before the first observation: there is no difference yet.
         measured = torch.cat([newest, change], -1).nan_to_num(0.0, 0.0, 0.0)
+        # Blocks from before the first observation of an objective count with its first value.
+        f, rest = state.means.chunk(2, -2)
+        first = (state.observed.isinf() & newest.isfinite() & valid.unsqueeze(-1)).unsqueeze(-1)
+        means = torch.cat([torch.where(first, newest.unsqueeze(-1), f), rest], -2)
         plan, c, blocks = self.blocks.advance(state.blocks, valid)
-        rows = torch.cat([measured.unsqueeze(-1), state.means], -1)
+        rows = torch.cat([measured.unsqueeze(-1), means], -1)
         means = torch.lerp(rows[..., :-1], rows[..., 1:], c.unsqueeze(-2))
         return plan, SuffixState(blocks, means, observed, state.slots)
 
@@ -134,15 +139,21 @@ class Suffix(Conversion[SuffixState]):
                 return _nothing(state), state
             if present is not None:
                 newest = np.where(present, newest, observed)
-                if not np.isfinite(newest).all():
-                    return _nothing(state), state._replace(observed=torch.from_numpy(newest))
+                if not np.isfinite(newest).any():
+                    return _nothing(state), state
             change = (newest - observed) ** 2
             if present is not None:
                 change = np.where(present, change, means[len(newest) :, 0])
-            if not change.dot(change) < np.inf:  # before the first observation there is no difference
+            known = newest
+            if not change.dot(change) < np.inf:
+                # Before the first observation there is no difference. Older blocks then count with the first value.
+                first, known = np.isinf(observed) & np.isfinite(newest), np.nan_to_num(newest, posinf=0.0)
+                means = np.concatenate(
+                    (np.where(first[:, None], newest[:, None], means[: len(newest)]), means[len(newest) :])
+                )
                 change[~np.isfinite(change)] = 0.0
         pair, part, plan, blocks = self.blocks.advance_single(state.blocks)
-        moved, measured = means.copy(), np.concatenate((newest, change))
+        moved, measured = means.copy(), np.concatenate((known, change))
         newer = means[:, pair - 1] if pair > 0 else measured
         moved[:, pair] = newer + part * (means[:, pair] - newer)
         if pair > 0:

@@ -59,7 +59,7 @@ class SelfTunedState(NamedTuple):
     deviation: Tensor
     """d of the last step, (*B, m)."""
     level: Tensor
-    """The gain of each objective when it was last present, (*B, m)."""
+    """The gain of each objective; of an absent one when it was last present, moved on with the others, (*B, m)."""
     means: Tensor
     """The slow, the fast and the quick running mean of the gains, (*B, m, 3)."""
     size: Tensor
@@ -315,7 +315,7 @@ class SelfTuned(Weighting[SelfTunedState]):
         t = state.steps + 1
         rates = _rates(t)
         memory, recent = rates[..., :1], rates[..., 5:].unsqueeze(-2)
-        level = self._level(state, gain, present)
+        level = self._level(state, gain, present, rates[..., 4:5])
         means = torch.lerp(state.means, level.unsqueeze(-1), rates[..., 1:4].unsqueeze(-2))
         sizes = torch.lerp(state.size, level.abs(), rates[..., 4:5])
         size = sizes.mean(-1, keepdim=True).clamp_min(torch.finfo(sizes.dtype).tiny)
@@ -374,7 +374,7 @@ class SelfTuned(Weighting[SelfTunedState]):
         slow, fast, quick, tenth = max(1 - 2 / t, 0.0), max(1 - 8 / t, 0.0), min(1 - 1 / t, 0.7), min(1 - 1 / t, 0.9)
         recent = 0.0 if t <= 2 else min(1 - 1 / (t - 1), 0.99)
         memory = max(1 - 4 / t, 0.0)
-        level, usual = self._level_single(now, gain, present)
+        level, usual = self._level_single(now, gain, present, 1 - tenth)
         absolute = np.abs(level)
         size = float(mean(absolute))
         size = max(size - (size - usual) * tenth, TINY)
@@ -399,16 +399,23 @@ class SelfTuned(Weighting[SelfTunedState]):
         now.var, now.cov = var + now.var * memory, cov + now.cov * memory
         return size
 
-    def _level(self, state: SelfTunedState, gain: Tensor, present: Tensor | None) -> Tensor:
-        """The gains without spikes; the last ones of objectives that are absent, (*B, m)."""
+    def _level(self, state: SelfTunedState, gain: Tensor, present: Tensor | None, rate: Tensor) -> Tensor:
+        """The gains without spikes, (*B, m). Those of absent objectives follow the sizes of the present ones.
+
+        So λ does not flow to an absent objective only because the others' losses fall.
+        """
         cap = self.spike * torch.maximum(state.size, state.size.mean(-1, keepdim=True))
         level = torch.clamp(gain, -cap, cap)
         if present is None:
             return level
-        mean = level.sum(-1, keepdim=True) / present.sum(-1, keepdim=True).clamp_min(1)
-        return torch.where(present, level, torch.where(state.steps > 0, state.level, mean))
+        here = present.to(level)
+        mean = level.sum(-1, keepdim=True) / here.sum(-1, keepdim=True).clamp_min(1)
+        before = (here * state.size).sum(-1, keepdim=True)
+        after = (here * torch.lerp(state.size, level.abs(), rate)).sum(-1, keepdim=True)
+        trend = (after / before.clamp_min(torch.finfo(level.dtype).tiny)).clamp_max(self.spike)
+        return torch.where(present, level, torch.where(state.steps > 0, state.level * trend, mean))
 
-    def _level_single(self, now: _Single, gain: Array, present: Flags | None) -> tuple[Array, float]:
+    def _level_single(self, now: _Single, gain: Array, present: Flags | None, rate: float) -> tuple[Array, float]:
         """Also the mean of the sizes."""
         sizes, level = now.averages[3], gain
         usual = float(uniform(len(gain)).dot(sizes))
@@ -417,8 +424,11 @@ class SelfTuned(Weighting[SelfTunedState]):
             level = np.minimum(np.maximum(gain, -cap), cap)
         if present is None:
             return level, usual
-        mean = float(np.add.reduce(level)) / np.count_nonzero(present)
-        return np.where(present, level, now.level if now.steps > 1 else mean), usual
+        if now.steps == 1:
+            return np.where(present, level, float(np.add.reduce(level)) / np.count_nonzero(present)), usual
+        before = float(np.add.reduce(sizes[present]))
+        after = before + rate * (float(np.add.reduce(np.abs(level[present]))) - before)
+        return np.where(present, level, now.level * min(after / max(before, TINY), self.spike)), usual
 
     def _moved(
         self, state: SelfTunedState, size: Tensor, present: Tensor | None, odds: Tensor | None
