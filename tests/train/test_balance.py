@@ -42,7 +42,8 @@ UNITS = (
 MISSED = (
     "price has had no gradient for 1000 steps: its weight λ is below 0.0005, and its weighted loss is 80 % below the "
     "largest. The ray of the preference does not meet the front there: the objective is already better than asked for. "
-    "Raise its weight in the preference, or accept it; this is said once"
+    "If the largest loss cannot reach 0, give its least value as ideal=; else raise this objective's weight in the "
+    "preference, or accept it; this is said once"
 )
 NAMES = ("length", "price")
 

@@ -278,5 +278,6 @@ class Balance:
             )
         return (
             f"{text}The ray of the preference does not meet the front there: the objective is already better than "
-            "asked for. Raise its weight in the preference, or accept it"
+            "asked for. If the largest loss cannot reach 0, give its least value as ideal=; else raise this "
+            "objective's weight in the preference, or accept it"
         )
