@@ -266,6 +266,14 @@ def test_bad_settings_are_named_at_once(tmp_path):
         make(tmp_path, max_steps=1, trainer={"column": "language"}).train()
 
 
+def test_losses_of_the_stock_trainer_are_refused(tmp_path):
+    rule = "must be None: override domain_losses for another loss; found <built-in function sum>"
+    with pytest.raises(ValueError, match=f"compute_loss_func {rule}"):
+        make(tmp_path, trainer={"compute_loss_func": sum})
+    with pytest.raises(ValueError, match=r"label_smoothing_factor must be 0: override domain_losses .*; found 0\.1"):
+        make(tmp_path, label_smoothing_factor=0.1)
+
+
 def test_a_checkpoint_of_another_run_is_named(tmp_path):
     make(tmp_path, max_steps=5).train()
     with pytest.raises(ValueError, match="checkpoint must be of a run with batches drawn by λ"):

@@ -100,6 +100,10 @@ class DomainTrainer(Trainer):
         super().__init__(*args, **kwargs)
         require(not self.is_deepspeed_enabled, "DeepSpeed must not be used: it has its own optimizer", "DeepSpeed")
         require(self.args.n_gpu <= 1, "several GPUs must be used by torchrun", f"{self.args.n_gpu} in one process")
+        own = self.compute_loss_func
+        require(own is None, "compute_loss_func must be None: override domain_losses for another loss", own)
+        smoothing = self.args.label_smoothing_factor
+        require(smoothing == 0, "label_smoothing_factor must be 0: override domain_losses for another loss", smoothing)
         # The Trainer then divides by the number of accumulated batches, and leaves the rest to `compute_loss`.
         self.model_accepts_loss_kwargs = False
         self.data_collator = _Collate(self.data_collator, column, self.domains)
