@@ -82,16 +82,28 @@ def test_packed_rows_have_a_domain_for_every_token(tmp_path):
     names = [row.pop("domain") for row in data]
     packed = [{**row, "domain": [NAMES.index(name)] * 4 + [2] * 4} for row, name in zip(data, names, strict=True)]
     trainer = make(tmp_path, max_steps=3, save_strategy="no", trainer={"train_dataset": packed, "eval_dataset": packed})
-    batch = next(iter(trainer.get_train_dataloader()))
-    assert batch["domain"].shape == batch["labels"].shape
-    assert set(batch["domain"][:, 8:].flatten().tolist()) == {-100}
-    with pytest.raises(ValueError, match=r"domains must lie in 0\.\.2; found -100"):
-        trainer.train()  # some rows have labels beyond their eighth token
+    rule = "lists of domains must have an entry for every token with a label, and rows be padded on the right"
+    with pytest.raises(ValueError, match=f"{rule}; found 8 entries, and [12] labels after them"):
+        trainer.train()
     for row in packed:
         row["labels"][8:] = [-100, -100]
     trainer = make(tmp_path, max_steps=3, save_strategy="no", trainer={"train_dataset": packed, "eval_dataset": packed})
+    batch = next(iter(trainer.get_train_dataloader()))
+    assert batch["domain"].shape == batch["labels"].shape
+    assert set(batch["domain"][:, 8:].flatten().tolist()) == {-100}
     trainer.train()
     assert {f"eval_loss/{name}" for name in NAMES} <= trainer.evaluate().keys()
+
+
+@pytest.mark.parametrize("kind", [list, torch.tensor])
+def test_packed_rows_take_names_and_numbers(tmp_path, kind):
+    data = [{**row, "domain": kind([k % 3, *[0] * 9])} for k, row in enumerate(with_trainer.rows())]
+    trainer = make(tmp_path, trainer={"train_dataset": data})
+    expected = trainer.data_collator(data[:4])["domain"]
+    assert expected[:, 0].tolist() == [0, 1, 2, 0]
+    for row in data:
+        row["domain"] = [NAMES[number] for number in row["domain"]]
+    assert torch.equal(trainer.data_collator(data[:4])["domain"], expected)
 
 
 def test_a_classifier_has_losses_by_sample(tmp_path):
@@ -243,18 +255,110 @@ def test_two_processes_under_torchrun_are_one_with_twice_the_batch(tmp_path, dra
 
 
 # Bad input -----------------------------------------------------------------------------------------
+def with_domains(domain: Any) -> list[dict[str, Any]]:
+    """Training data whose last row has this domain."""
+    data = with_trainer.rows()
+    return [*data[:-1], {**data[-1], "domain": domain}]
+
+
+class Arrow:
+    """As the data sets of the package datasets: columns, and rows that a transform makes."""
+
+    def __init__(self, data: list[dict[str, Any]], *, plain: bool = False) -> None:
+        self.data, self.plain = data, plain
+
+    column_names = ("input_ids", "labels", "domain")
+
+    def with_format(self, kind: None) -> "Arrow":
+        assert kind is None
+        return Arrow(self.data, plain=True)
+
+    def __len__(self) -> int:
+        return len(self.data)
+
+    def __getitem__(self, key: Any) -> Any:
+        if isinstance(key, str):
+            assert self.plain, "the transform would make every row"
+            return [row[key] for row in self.data]
+        return self.data[key]
+
+
+AMONG = r"domains must be among \['small', 'large', 'odd'\]"
+
+
+@pytest.mark.parametrize("draw", [False, {"explore": 0.3}])
 @pytest.mark.parametrize(
     ("trainer", "message"),
     [
         ({"domains": ["small", "large"]}, r"domains must be among \['small', 'large'\]; found odd"),
-        ({"domains": [*NAMES, "none"]}, "domains must hold a sample of each of the 4 domains; found none of domain 3"),
-        ({"column": "language"}, "'language'"),
-        ({"draw": {"repeats": 0.1}}, "repeats must leave every domain"),
+        ({"domains": [*NAMES, "none"]}, r"train_dataset must have rows of every domain: .*; found none of \['none'\]"),
+        ({"train_dataset": Arrow(with_trainer.rows()), "domains": [*NAMES, "none"]}, r"found none of \['none'\]"),
+        (
+            {"column": "language"},
+            r"rows must have the column 'language': give column=; found \['input_ids', 'labels', 'domain'\]",
+        ),
+        ({"train_dataset": with_domains(None)}, rf"{AMONG}, or lie in 0\.\.2, in every row; found None"),
+        ({"train_dataset": with_domains(float("nan"))}, rf"{AMONG}, or lie in 0\.\.2, in every row; found nan"),
+        ({"train_dataset": with_domains(3)}, rf"{AMONG}, or lie in 0\.\.2, in every row; found 3"),
+        ({"train_dataset": with_domains(["small"])}, "rows must all have a list of domains, or none; found both"),
     ],
 )
-def test_bad_domains_are_named(tmp_path, trainer, message):
-    with pytest.raises((ValueError, KeyError), match=message):
-        make(tmp_path, trainer={**DRAWN, **trainer}).train()
+def test_bad_domains_are_named(tmp_path, trainer, message, draw):
+    for calls in (1, 2):
+        with pytest.raises(ValueError, match=message):
+            make(tmp_path, max_steps=1, gradient_accumulation_steps=calls, trainer={"draw": draw, **trainer}).train()
+
+
+@pytest.mark.parametrize("of", [list, Arrow])
+def test_batches_are_not_drawn_from_rows_of_several_domains(tmp_path, of):
+    data = of([{**row, "domain": [0] * 5 + [1] * 5} for row in with_trainer.rows()])
+    with pytest.raises(ValueError, match="draw must be False for rows with a list of domains: to draw by λ, pack each"):
+        make(tmp_path, trainer={"train_dataset": data, **DRAWN}).train()
+
+
+def test_bad_draws_are_named(tmp_path):
+    with pytest.raises(ValueError, match="repeats must leave every domain"):
+        make(tmp_path, trainer={"draw": {"repeats": 0.1}}).train()
+
+
+def test_domains_of_tokens_are_named(tmp_path):
+    trainer = make(tmp_path)
+    one, two = with_trainer.rows()[:2]
+    for wrong in ("none", None):
+        with pytest.raises(ValueError, match=rf"{AMONG}.*; found {wrong}"):
+            trainer.data_collator([{**one, "domain": ["small"] * 9 + [wrong]}])
+    with pytest.raises(
+        ValueError, match=r"rows must all have a list of domains, or one of .*; found 'odd' beside a list"
+    ):
+        trainer.data_collator([{**one, "domain": [0] * 10}, {**two, "domain": "odd"}])
+
+
+def test_evaluation_without_domains_or_labels_is_reported(tmp_path):
+    bare = [{key: x for key, x in row.items() if key != "domain"} for row in with_trainer.rows()]
+    rule = "evaluation data must have the column 'domain' for losses by domain; found"
+    trainer = make(tmp_path, trainer={"eval_dataset": bare})
+    with pytest.warns(UserWarning, match=rf"{rule} \['input_ids', 'labels'\]"):
+        assert "eval_loss" in trainer.evaluate()
+    assert "eval_worst" not in trainer.evaluate()  # and no second warning, which would be an error
+    empty = [{**row, "labels": [-100] * 10} for row in with_trainer.rows()]
+    with pytest.raises(ValueError, match="evaluation data must have labels other than -100; found none"):
+        make(tmp_path, trainer={"eval_dataset": empty}).evaluate()
+
+
+@pytest.mark.parametrize("changes", [{"trainer": DRAWN}, {"num_train_epochs": 2, "max_steps": -1}])
+def test_a_domain_without_labels_is_reported_once(tmp_path, changes):
+    data = with_trainer.rows()
+    for row in data:
+        row["labels"] = [-100] * 10 if row["domain"] == "odd" else row["labels"]
+    trainer = make(
+        tmp_path, save_strategy="no", **{**changes, "trainer": {"train_dataset": data, **changes.get("trainer", {})}}
+    )
+    rule = "steps must have labels of every domain"
+    with pytest.warns(
+        UserWarning, match=rf"{rule}; found none of \['odd'\]\. Either all their labels are -100"
+    ) as said:
+        trainer.train()
+    assert len([one for one in said if rule in str(one.message)]) == 1
 
 
 def test_bad_settings_are_named_at_once(tmp_path):
@@ -262,8 +366,6 @@ def test_bad_settings_are_named_at_once(tmp_path):
         make(tmp_path, trainer={"domains": ["a", "a"]})
     with pytest.raises(ValueError, match="preference must be non-negative and sum to 1"):
         make(tmp_path, trainer={"domains": {"small": 1.0, "large": 1.0, "odd": 1.0}})
-    with pytest.raises(ValueError, match="rows must have the column 'language'"):
-        make(tmp_path, max_steps=1, trainer={"column": "language"}).train()
 
 
 def test_losses_of_the_stock_trainer_are_refused(tmp_path):

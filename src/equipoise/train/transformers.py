@@ -4,6 +4,7 @@ Needs the extra `transformers`; nothing else imports this module.
 """
 
 import json
+import math
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -32,6 +33,8 @@ WEIGHT = "draw_weight"
 """The column with the weights of drawn samples."""
 STATE = "equipoise.pt"
 """The checkpoint file with the states of method and sampler, and the weights that training resumes with."""
+PATIENCE = 1000
+"""Steps without labels of a domain before a warning, if an epoch takes longer."""
 FINISHED = "trainer_state.json"
 """The file that the Trainer writes last."""
 
@@ -53,8 +56,8 @@ class DomainTrainer(Trainer):
         *args: Arguments of the Trainer.
         domains: Their names, all with the same weight; or a mapping from names to weights, the preference.
         method: As in `MultiObjective`.
-        column: The column of the data set with the domain of each row, by name or number; for packed rows, with the
-            domain number of each token.
+        column: The column of the data set with the domain of each row, by name or number; for packed rows, with a list
+            of the domains of its tokens.
         draw: Whether to draw batches by λ; or settings of `DomainSampler` other than sizes and seed, such as
             `{"explore": 0.1, "repeats": 4}`.
         settings: Further arguments of `MultiObjective`.
@@ -97,6 +100,8 @@ class DomainTrainer(Trainer):
         self._shares: deque[Tensor] = deque()
         self._sums: Tensor | None = None
         """Losses and counts of an evaluation, (2, m)."""
+        self._said: set[str] = set()
+        """Warnings that are given once."""
         super().__init__(*args, **kwargs)
         require(not self.is_deepspeed_enabled, "DeepSpeed must not be used: it has its own optimizer", "DeepSpeed")
         require(self.args.n_gpu <= 1, "several GPUs must be used by torchrun", f"{self.args.n_gpu} in one process")
@@ -145,7 +150,7 @@ class DomainTrainer(Trainer):
         """The scalar to differentiate; in evaluation, the mean over all tokens or samples."""
         if self.column not in inputs and not model.training:
             return super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
-        require(self.column in inputs, f"rows must have the column {self.column!r}", lambda: sorted(inputs))
+        self._check_column(inputs)
         domains, weights, labels = (inputs.pop(key, None) for key in (self.column, WEIGHT, "labels"))
         require(labels is not None, "rows must have labels", lambda: sorted(inputs))
         outputs = model(**inputs)
@@ -164,10 +169,16 @@ class DomainTrainer(Trainer):
         """The batches of a step, and the share of every domain's tokens in each."""
         batches, items = super().get_batch_samples(epoch_iterator, num_batches, device)
         self._shares.clear()
-        if len(batches) > 1 and self.sampler is None and all(batch["labels"].ndim == 2 for batch in batches):
+        tokens = all("labels" in batch and batch["labels"].ndim == 2 for batch in batches)
+        if len(batches) > 1 and self.sampler is None and tokens:
+            self._check_column(batches[0])
             counts = [self._count(batch["labels"].to(device), batch[self.column].to(device)) for batch in batches]
             self._shares.extend(step_shares(torch.stack(counts)))
         return batches, items
+
+    def _check_column(self, batch: Mapping[str, Any]) -> None:
+        columns = _columns(self.train_dataset) or sorted(batch)
+        require(self.column in batch, f"rows must have the column {self.column!r}: give column=", columns)
 
     def _count(self, labels: Tensor, domains: Tensor) -> Tensor:
         return count_tokens(labels[:, 1:], domains if domains.ndim == 1 else domains[:, 1:], len(self.domains))
@@ -186,16 +197,18 @@ class DomainTrainer(Trainer):
 
     def get_train_dataloader(self) -> Any:  # noqa: ANN401
         """The stock loader, or batches drawn by λ."""
-        if self._draw is None:
-            return super().get_train_dataloader()
         data: Any = self.train_dataset
+        found = _read_column(data, self.column)
+        if self._draw is None:
+            if found is not None:
+                _numbers(found, self.domains)
+            return super().get_train_dataloader()
         sized = data is not None and not isinstance(data, IterableDataset)
         rule = "train_dataset must have a length where batches are drawn; see DomainStreams"
         require(sized, rule, lambda: type(data))
-        args, column = self.args, self.column
-        names = data[column] if hasattr(data, "column_names") else [row[column] for row in data]
+        args = self.args
         self.sampler = DomainSampler(
-            [_number(name, self.domains) for name in names],
+            _numbers(self._drawn_from(data) if found is None else found, self.domains),
             self._train_batch_size,
             len(self.domains),
             accumulate=args.gradient_accumulation_steps,
@@ -215,6 +228,19 @@ class DomainTrainer(Trainer):
             persistent_workers=args.dataloader_persistent_workers,
         )
 
+    def _drawn_from(self, data: Any) -> list[Any]:  # noqa: ANN401
+        """The domain of every row, read row by row."""
+        found = []
+        for row in data:
+            self._check_column(row)
+            rule = (
+                "draw must be False for rows with a list of domains: to draw by λ, pack each row from one domain, and "
+                "give its name in the column"
+            )
+            require(not _is_list(row[self.column]), rule, "a list of domains")
+            found.append(row[self.column])
+        return found
+
     def _set_signature_columns_if_needed(self) -> None:
         super()._set_signature_columns_if_needed()
         columns: Any = self._signature_columns
@@ -228,12 +254,33 @@ class DomainTrainer(Trainer):
         """Log losses, λ and probabilities of the domains besides the loss."""
         if self.mol is not None and self.is_in_train and "loss" in logs:
             metrics = self.mol.metrics()
+            self._warn_of_absent()
             wanted = ("loss/", "lambda/", "tch", "imbalance")
             logs |= {name: float(x) for name, x in metrics.items() if name.startswith(wanted)}
             if self.sampler is not None:
                 q = self.sampler.probabilities.tolist()
                 logs |= {f"q/{name}": x for name, x in zip(self.domains, q, strict=True)}
         super().log(logs, *args, **kwargs)
+
+    def _warn_of_absent(self) -> None:
+        """Warn once if no step had labels of a domain, although its rows should have been there."""
+        assert self.mol is not None  # noqa: S101
+        passed = (self.state.epoch or 0.0) > 0.999 or self.mol.step >= PATIENCE
+        if self.mol.step == 0 or not (passed or self.sampler is not None):  # drawn steps have rows of every domain
+            return
+        metrics = self.mol.metrics()
+        absent = [name for name in self.domains if math.isnan(metrics[f"loss/{name}"])]
+        if absent:
+            found = f"the first {self.mol.step} steps must have labels of every domain; found none of {absent}. Either"
+            remedy = (
+                f"all their labels are {IGNORED}, or they have no rows: mend the data, or leave them out of domains"
+            )
+            self._warn_once("absent", f"{found} {remedy}")
+
+    def _warn_once(self, key: str, text: str) -> None:
+        if key not in self._said:
+            self._said.add(key)
+            warn(text)
 
     # The solution -----------------------------------------------------------------------------
 
@@ -262,8 +309,12 @@ class DomainTrainer(Trainer):
             assert seen.mask is not None  # noqa: S101
             rows = zip(self.domains, seen.values.tolist(), seen.mask.tolist(), strict=True)
             present = {name: loss for name, loss, there in rows if there}
+            require(len(present) > 0, f"evaluation data must have labels other than {IGNORED}", "none")
             output.metrics.update({f"{metric_key_prefix}_loss/{name}": loss for name, loss in present.items()})
             output.metrics[f"{metric_key_prefix}_worst"] = max(present.values())
+        elif f"{metric_key_prefix}_loss" in (output.metrics or {}):
+            found = f"evaluation data must have the column {self.column!r} for losses by domain; found"
+            self._warn_once("column", f"{found} {_columns(dataloader.dataset) or 'a batch without it'}")
         return output
 
     def save_model(self, *args: Any, **kwargs: Any) -> None:
@@ -324,6 +375,9 @@ class _Steps(TrainerCallback):
         if sampler is not None and mol is not None:
             sampler.follow(mol)
 
+    def on_epoch_end(self, *args: Any, **kwargs: Any) -> None:  # noqa: ARG002
+        self.trainer._warn_of_absent()
+
     def on_train_end(self, *args: Any, **kwargs: Any) -> None:  # noqa: ARG002
         self.trainer._finish()
 
@@ -353,9 +407,10 @@ class _Collate:
             return self.inner(rows)
         own = {self.column, WEIGHT}
         batch = self.inner([{key: x for key, x in row.items() if key not in own} for row in rows])
-        given = [row[self.column] for row in rows]
-        if isinstance(given[0], Sequence | Tensor) and not isinstance(given[0], str) and torch.as_tensor(given[0]).ndim:
-            batch[self.column] = _padded([torch.as_tensor(one) for one in given], batch["labels"])
+        given = [row.get(self.column) for row in rows]
+        if _is_list(given[0]):
+            require("labels" in batch, "rows must have labels", lambda: sorted(batch))
+            batch[self.column] = _padded([_tokens(one, self.domains) for one in given], batch["labels"])
         else:
             batch[self.column] = torch.tensor([_number(name, self.domains) for name in given])
         if WEIGHT in rows[0]:
@@ -363,11 +418,47 @@ class _Collate:
         return batch
 
 
+def _columns(data: Any) -> list[str] | None:  # noqa: ANN401
+    """The columns of a list of rows, or of a data set that names them; None for others."""
+    if isinstance(data, Sequence):
+        return list(data[0]) if len(data) > 0 and isinstance(data[0], Mapping) else None
+    return getattr(data, "column_names", None)
+
+
+def _read_column(data: Any, column: str) -> list[Any] | None:  # noqa: ANN401
+    """The domain of every row; None where the rows are packed, or where all of them would have to be made to tell."""
+    if not hasattr(data, "__len__") or column not in (_columns(data) or []):
+        return None
+    if isinstance(data, Sequence):
+        return None if _is_list(data[0][column]) else [row.get(column) for row in data]
+    plain = data.with_format(None) if hasattr(data, "with_format") else data  # without transforms of whole rows
+    return None if len(plain) == 0 or _is_list(plain[0][column]) else list(plain[column])
+
+
+def _is_list(given: Any) -> bool:  # noqa: ANN401
+    """Whether these are the domains of a packed row's tokens."""
+    return not isinstance(given, str) and (isinstance(given, Sequence) or getattr(given, "ndim", 0) > 0)
+
+
+def _tokens(given: Any, domains: tuple[str, ...]) -> Tensor:  # noqa: ANN401
+    """The domains of a row's tokens by number, (t,); tokens without a label may have any number."""
+    rule = f"rows must all have a list of domains, or one of {list(domains)} each"
+    require(_is_list(given), rule, lambda: f"{given!r} beside a list")
+    each = given.tolist() if hasattr(given, "tolist") else list(given)
+    known = {one: one if isinstance(one, int) else _number(one, domains) for one in dict.fromkeys(each)}
+    return torch.tensor([known[one] for one in each])
+
+
 def _padded(domains: list[Tensor], labels: Tensor) -> Tensor:
     """The domains of tokens, as long as the labels, (n, t)."""
+    rule = "lists of domains must belong to labels per token, of shape (n, t)"
+    require(labels.ndim == 2, rule, lambda: tuple(labels.shape))
     found = torch.full(labels.shape, IGNORED)
-    for row, one in zip(found, domains, strict=True):
+    for row, one, label in zip(found, domains, labels, strict=True):
         require(len(one) <= len(row), f"domains of tokens must be at most {len(row)}, as the labels are", len(one))
+        beyond = int((label[len(one) :] != IGNORED).sum())
+        rule = "lists of domains must have an entry for every token with a label, and rows be padded on the right"
+        require(beyond == 0, rule, f"{len(one)} entries, and {beyond} labels after them")
         row[: len(one)] = one
     return found
 
@@ -377,9 +468,21 @@ def _number(name: Any, domains: tuple[str, ...]) -> int:  # noqa: ANN401
     if isinstance(name, str):
         require(name in domains, f"domains must be among {list(domains)}", name)
         return domains.index(name)
-    number = int(name)
-    require(0 <= number < len(domains), f"domains must lie in 0..{len(domains) - 1}", number)
-    return number
+    number = name.item() if hasattr(name, "item") else name
+    rule = f"domains must be among {list(domains)}, or lie in 0..{len(domains) - 1}, in every row"
+    require(isinstance(number, int | float) and number in range(len(domains)), rule, repr(number))
+    return int(number)
+
+
+def _numbers(names: list[Any], domains: tuple[str, ...]) -> list[int]:
+    """The domains of all rows by number."""
+    packed = any(_is_list(name) for name in names)
+    require(not packed, "rows must all have a list of domains, or none", "both")
+    known = {name: _number(name, domains) for name in dict.fromkeys(names)}
+    missing = [name for number, name in enumerate(domains) if number not in known.values()]
+    rule = "train_dataset must have rows of every domain: leave the others out of domains"
+    require(not missing, rule, f"none of {missing}")
+    return [known[name] for name in names]
 
 
 def _last_whole(folder: Path) -> str:
