@@ -1,5 +1,6 @@
 """`DomainTrainer` with the real Trainer: accumulation, logs, evaluation, the solution, checkpoints, kills, ranks."""
 
+import itertools
 import os
 import signal
 import subprocess
@@ -64,6 +65,51 @@ def test_a_step_is_that_of_a_plain_loop(tmp_path):
     plain.load_state_dict(mol.solution())
     for name, p in plain.named_parameters():
         torch.testing.assert_close(weights(trainer)[name], p.detach(), rtol=1e-6, atol=1e-7)
+
+
+def test_steps_with_a_limit_are_those_of_a_plain_loop(tmp_path):
+    """The limit is on the first domain, which a MultiObjective has last."""
+    changes: dict[str, Any] = {"dropout": 0.0, "max_steps": 4, "save_strategy": "no", "max_grad_norm": 0.0}
+    limited = {"limits": {"small": 1.5}, "method": None}
+    trainer = make(tmp_path, optim="sgd", learning_rate=0.5, logging_steps=1, trainer=limited, **changes)
+    trainer.train()
+    plain = with_trainer.model(0.0)
+    optimizer = torch.optim.SGD(plain.parameters(), lr=0.5)
+    mol = eq.MultiObjective(plain, optimizer, {"large": 0.5, "odd": 0.5}, limits={"small": 1.5})
+    for batch in itertools.islice(make(tmp_path, trainer=limited, **changes).get_train_dataloader(), 4):
+        logits = plain(batch["input_ids"]).logits[:, :-1]
+        f, n = eq.token_losses(logits, batch["labels"][:, 1:], batch["domain"], 3)
+        mol(dict(zip(NAMES, f, strict=True)), dict(zip(NAMES, n.tolist(), strict=True))).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    plain.load_state_dict(mol.solution())
+    for name, p in plain.named_parameters():
+        torch.testing.assert_close(weights(trainer)[name], p.detach(), rtol=1e-5, atol=1e-6)
+    log = next(log for log in reversed(trainer.state.log_history) if "loss" in log)
+    assert log["multiplier/small"] == pytest.approx(mol.metrics()["multiplier/small"]) != 0.0
+    assert log["violation/small"] == pytest.approx(log["loss/small"] / 1.5 - 1.0)
+
+
+def test_limits_hold_where_batches_are_drawn(tmp_path):
+    data = with_trainer.rows()
+    limited = {"draw": True, "limits": {"small": (1.0, 1.6)}, "method": None, "eval_dataset": data}
+    trainer = make(
+        tmp_path,
+        dropout=0.0,
+        max_steps=200,
+        learning_rate=1e-2,
+        save_strategy="no",
+        trainer={"domains": NAMES, **limited},
+    )
+    trainer.train()
+    metrics = trainer.evaluate()
+    assert 0.9 < metrics["eval_loss/small"] < 1.7  # from 2.8
+    assert max(metrics["eval_loss/large"], metrics["eval_loss/odd"]) < 0.5
+    assert trainer.mol is not None
+    found = trainer.mol.metrics()
+    by = trainer._drawn_by(trainer.mol)
+    assert isinstance(by, torch.Tensor)
+    assert by.tolist() == [abs(found[f"coefficient/{name}"]) for name in NAMES]
 
 
 def test_copies_in_a_folder(tmp_path):
@@ -185,10 +231,9 @@ def test_half_precision(tmp_path):
 
 
 # Checkpoints ---------------------------------------------------------------------------------------
-@pytest.mark.parametrize("drawn", [False, True])
-def test_a_resumed_run_is_the_run_that_was_not_interrupted(tmp_path, drawn):
+@pytest.mark.parametrize("trainer", [{}, DRAWN, {**DRAWN, "limits": {"small": 2.0}, "method": None}])
+def test_a_resumed_run_is_the_run_that_was_not_interrupted(tmp_path, trainer):
     def go(**changes: Any) -> DomainTrainer:
-        trainer = {"draw": {"explore": 0.3}} if drawn else {}
         return make(tmp_path, trainer=trainer, gradient_accumulation_steps=2, dataloader_num_workers=1, **changes)
 
     whole = go()  # an epoch has 9 steps
@@ -366,6 +411,29 @@ def test_bad_settings_are_named_at_once(tmp_path):
         make(tmp_path, trainer={"domains": ["a", "a"]})
     with pytest.raises(ValueError, match="preference must be non-negative and sum to 1"):
         make(tmp_path, trainer={"domains": {"small": 1.0, "large": 1.0, "odd": 1.0}})
+
+
+@pytest.mark.parametrize(
+    ("trainer", "message"),
+    [
+        (
+            {"settings": {"limits": {"odd": 1.0}}},
+            r"limits must be an argument of their own: DomainTrainer\(\.\.\., limits=\)",
+        ),
+        (
+            {"limits": {"other": 1.0}},
+            r"limits must be of domains, and leave one of \['small', .* without; found \['other'\]",
+        ),
+        ({"limits": dict.fromkeys(NAMES, 1.0)}, "limits must be of domains, and leave one of"),
+        (
+            {"domains": {"small": 0.5, "large": 0.3, "odd": 0.2}, "limits": {"odd": 1.0}},
+            r"domains with a limit must have the weight 0; found \{'odd': 0\.2\}",
+        ),
+    ],
+)
+def test_bad_limits_are_named(tmp_path, trainer, message):
+    with pytest.raises(ValueError, match=message):
+        make(tmp_path, trainer={"method": None, **trainer})
 
 
 def test_losses_of_the_stock_trainer_are_refused(tmp_path):

@@ -26,6 +26,7 @@ from equipoise.train.groups import group_losses
 from equipoise.train.inputs import Choice
 from equipoise.train.language import IGNORED, count_tokens, step_shares, token_losses
 from equipoise.train.multi_objective import MultiObjective, check_settings
+from equipoise.weighting.limits import Limit
 
 __all__ = ["DomainTrainer"]
 
@@ -46,8 +47,9 @@ class DomainTrainer(Trainer):
     override `domain_losses` for others. Gradient accumulation, bf16 and `torchrun` work as in the stock Trainer: means
     are over all tokens of a step, on all ranks.
 
-    - Logs have `loss/…` and `lambda/…` by domain, `tch` and `imbalance`; with `draw`, `q/…`. Evaluation has
-      `eval_loss/…` by domain and the largest of them as `eval_worst`, for `metric_for_best_model`.
+    - Logs have `loss/…` and `lambda/…` by domain, `tch` and `imbalance`; with `draw`, `q/…`; with `limits`,
+      `violation/…` and `multiplier/…`. Evaluation has `eval_loss/…` by domain and the largest of them as `eval_worst`,
+      for `metric_for_best_model`.
     - Evaluation, `save_model`, checkpoints and the model after training have the solution's weights. The training
       weights are in a separate file: `train(resume_from_checkpoint=True)` resumes bit for bit from the last complete
       checkpoint.
@@ -60,6 +62,8 @@ class DomainTrainer(Trainer):
             of the domains of its tokens.
         draw: Whether to draw batches by λ; or settings of `DomainSampler` other than sizes and seed, such as
             `{"explore": 0.1, "repeats": 4}`.
+        limits: Domains whose loss must stay below a number, or within a pair (least, most). They are not balanced; in a
+            mapping `domains` their weight is 0.
         settings: Further arguments of `MultiObjective`.
         **kwargs: Arguments of the Trainer.
 
@@ -85,14 +89,29 @@ class DomainTrainer(Trainer):
         method: Choice = None,
         column: str = "domain",
         draw: bool | Mapping[str, Any] = False,
+        limits: Mapping[str, Limit] | None = None,
         settings: Mapping[str, Any] | None = None,
         **kwargs: Any,
     ) -> None:
         self.domains = tuple(domains)
         require(len(set(self.domains)) == len(self.domains) >= 1, "domains must be different names", self.domains)
-        even = dict.fromkeys(self.domains, 1 / len(self.domains))
-        preference = dict(domains) if isinstance(domains, Mapping) else even
+        limits = limits or {}
+        free = [name for name in self.domains if name not in limits]
+        known = set(limits) < set(self.domains)
+        require(known, f"limits must be of domains, and leave one of {list(self.domains)} without", list(limits))
+        preference = dict.fromkeys(free, 1 / len(free))
+        if isinstance(domains, Mapping):
+            weighed = {name: domains[name] for name in limits if domains[name] != 0}
+            require(not weighed, "domains with a limit must have the weight 0", weighed)
+            preference = {name: domains[name] for name in free}
+        misplaced = "limits" in (settings or {})
+        require(
+            not misplaced, "limits must be an argument of their own: DomainTrainer(..., limits=)", "them in settings"
+        )
         self._settings: dict[str, Any] = {"preference": preference, "method": method, **(settings or {})}
+        self._settings |= {"limits": dict(limits)} if limits else {}
+        self._order = [self.domains.index(name) for name in (*free, *limits)] if limits else None
+        """The domains in the order of a MultiObjective with limits, (m,)."""
         check_settings(self._settings)
         self.column, self._draw = column, dict(draw) if isinstance(draw, Mapping) else ({} if draw else None)
         self.mol: MultiObjective | None = None
@@ -158,7 +177,7 @@ class DomainTrainer(Trainer):
         f, n = self.domain_losses(outputs, labels, domains, weights, share)
         if model.training:
             assert self.mol is not None  # noqa: S101
-            loss = self.mol(f, n)
+            loss = self.mol(f, n) if self._order is None else self.mol(f[self._order], n[self._order])
         else:
             found = torch.stack([f * n, n]).detach().double()
             self._sums = found if self._sums is None else self._sums + found
@@ -228,6 +247,15 @@ class DomainTrainer(Trainer):
             persistent_workers=args.dataloader_persistent_workers,
         )
 
+    def _drawn_by(self, mol: MultiObjective) -> MultiObjective | Tensor:
+        """What batches are drawn by: the coefficients; with limits, their sizes in the order of the domains, (m,)."""
+        if self._order is None:
+            return mol
+        sizes = mol._run.last_coefficients().abs()  # that of a lower bound is negative
+        found = torch.empty_like(sizes)
+        found[self._order] = sizes
+        return found
+
     def _drawn_from(self, data: Any) -> list[Any]:  # noqa: ANN401
         """The domain of every row, read row by row."""
         found = []
@@ -255,7 +283,7 @@ class DomainTrainer(Trainer):
         if self.mol is not None and self.is_in_train and "loss" in logs:
             metrics = self.mol.metrics()
             self._warn_of_absent()
-            wanted = ("loss/", "lambda/", "tch", "imbalance")
+            wanted = ("loss/", "lambda/", "violation/", "multiplier/", "tch", "imbalance")
             logs |= {name: float(x) for name, x in metrics.items() if name.startswith(wanted)}
             if self.sampler is not None:
                 q = self.sampler.probabilities.tolist()
@@ -373,7 +401,7 @@ class _Steps(TrainerCallback):
     def on_pre_optimizer_step(self, *args: Any, **kwargs: Any) -> None:  # noqa: ARG002
         sampler, mol = self.trainer.sampler, self.trainer.mol
         if sampler is not None and mol is not None:
-            sampler.follow(mol)
+            sampler.follow(self.trainer._drawn_by(mol))
 
     def on_epoch_end(self, *args: Any, **kwargs: Any) -> None:  # noqa: ARG002
         self.trainer._warn_of_absent()
