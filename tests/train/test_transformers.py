@@ -18,7 +18,7 @@ pytest.importorskip("transformers", reason="needs the extra transformers")
 
 from tests.train import with_trainer
 from tests.train.with_trainer import NAMES, make
-from transformers import BertConfig, BertForSequenceClassification, GPT2LMHeadModel, TrainingArguments
+from transformers import BertConfig, BertForSequenceClassification, GPT2LMHeadModel, Trainer, TrainingArguments
 
 from equipoise.train.transformers import DomainTrainer
 
@@ -446,13 +446,36 @@ def test_losses_of_the_stock_trainer_are_refused(tmp_path):
 
 def test_a_checkpoint_of_another_run_is_named(tmp_path):
     make(tmp_path, max_steps=5).train()
-    with pytest.raises(ValueError, match="checkpoint must be of a run with batches drawn by λ"):
+    rule = "draw must be False: the run of the checkpoint used the stock loader; found drawn batches in this run"
+    with pytest.raises(ValueError, match=rule):
         make(tmp_path, trainer=DRAWN).train(resume_from_checkpoint=True)
-    (tmp_path / "checkpoint-5" / "equipoise.pt").unlink()
-    with pytest.raises(ValueError, match=r"checkpoint must have the file equipoise\.pt"):
-        make(tmp_path).train(resume_from_checkpoint=str(tmp_path / "checkpoint-5"))
+    make(tmp_path, max_steps=5, trainer=DRAWN).train()
+    rule = "draw must be True or its settings: the run of the checkpoint drew batches by λ; found False"
+    with pytest.raises(ValueError, match=rule):
+        make(tmp_path).train(resume_from_checkpoint=True)
+    found = "batch_size must be 3; found 6 in the checkpoint, steps must be 34; found 17 in the checkpoint"
+    with pytest.raises(
+        eq.StateMismatchError, match=rf"{found}\. batch_size is per_device_train_batch_size, .* steps, "
+    ):
+        make(tmp_path, trainer=DRAWN, per_device_train_batch_size=3).train(resume_from_checkpoint=True)
+
+
+def test_a_checkpoint_of_another_trainer_is_named(tmp_path):
+    stock = make(tmp_path / "stock", max_steps=5)
+    Trainer(stock.model, stock.args, train_dataset=stock.train_dataset).train()
+    why = "those of other Trainers and of save_only_model=True have none; to start from its weights, load the model"
+    with pytest.raises(
+        ValueError, match=rf"checkpoint must have the file equipoise\.pt: {why} .*; found .*checkpoint-5"
+    ):
+        make(tmp_path / "stock").train(resume_from_checkpoint=str(tmp_path / "stock" / "checkpoint-5"))
     with (
-        pytest.raises(ValueError, match="must hold a checkpoint to resume from; found 1 checkpoints, none whole"),
+        pytest.raises(ValueError, match=rf"{why} .*; found 0 incomplete, 1 without equipoise\.pt"),
+        pytest.warns(UserWarning, match=r"checkpoint-5 has no file equipoise\.pt and is skipped"),
+    ):
+        make(tmp_path / "stock").train(resume_from_checkpoint=True)
+    (tmp_path / "stock" / "checkpoint-5" / "trainer_state.json").unlink()
+    with (
+        pytest.raises(ValueError, match=r"with the file equipoise\.pt; found 1 incomplete, 0 without equipoise\.pt"),
         pytest.warns(UserWarning, match="checkpoint-5 is incomplete and is skipped"),
     ):
-        make(tmp_path).train(resume_from_checkpoint=True)
+        make(tmp_path / "stock").train(resume_from_checkpoint=True)

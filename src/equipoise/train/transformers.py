@@ -18,7 +18,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset
 from transformers import Trainer, TrainerCallback
 from transformers.trainer_utils import EvalLoopOutput
 
-from equipoise.errors import require, warn
+from equipoise.errors import StateMismatchError, require, warn
 from equipoise.train.checkpoint import load, save
 from equipoise.train.distributed import mean_losses
 from equipoise.train.domains import DomainSampler, Draw
@@ -38,6 +38,16 @@ PATIENCE = 1000
 """Steps without labels of a domain before a warning, if an epoch takes longer."""
 FINISHED = "trainer_state.json"
 """The file that the Trainer writes last."""
+FOREIGN = (
+    "those of other Trainers and of save_only_model=True have none; to start from its weights, load the model from it "
+    "and train without resume_from_checkpoint"
+)
+"""Why a checkpoint has no state of a `DomainTrainer`, and what to do."""
+ARGUMENTS = (
+    "batch_size is per_device_train_batch_size, accumulate is gradient_accumulation_steps, world_size is the number of "
+    "ranks, and steps, those of an epoch, follow from these and the data"
+)
+"""What settings of the sampler are called in the Trainer."""
 
 
 class DomainTrainer(Trainer):
@@ -365,9 +375,8 @@ class DomainTrainer(Trainer):
         if resume_from_checkpoint is True:
             resume_from_checkpoint = _last_whole(Path(str(self.args.output_dir)))
         if isinstance(resume_from_checkpoint, str):
-            missing = not (Path(resume_from_checkpoint) / STATE).is_file()
-            rule = f"checkpoint must have the file {STATE}, as those of a DomainTrainer have"
-            require(not missing, rule, resume_from_checkpoint)
+            there = (Path(resume_from_checkpoint) / STATE).is_file()
+            require(there, f"checkpoint must have the file {STATE}: {FOREIGN}", resume_from_checkpoint)
         return super().train(resume_from_checkpoint, *args, **kwargs)
 
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
@@ -375,13 +384,17 @@ class DomainTrainer(Trainer):
         if checkpoint is not None:
             assert self.mol is not None  # noqa: S101
             state = load(Path(checkpoint) / STATE, map_location="cpu")
-            drawn = "batches drawn by λ" if self.sampler is not None else "the stock loader"
-            rule = f"checkpoint must be of a run with {drawn}, as this one is"
-            require((state["sampler"] is None) == (self.sampler is None), rule, "the other")
+            drawn = state["sampler"] is not None
+            source = "drew batches by λ" if drawn else "used the stock loader"
+            rule = f"draw must be {'True or its settings' if drawn else 'False'}: the run of the checkpoint {source}"
+            require(drawn == (self.sampler is not None), rule, "False" if drawn else "drawn batches in this run")
             self.mol.model.load_state_dict(state["weights"])
             self.mol.load_state_dict(state["mol"])
             if self.sampler is not None:
-                self.sampler.load_state_dict(state["sampler"])
+                try:
+                    self.sampler.load_state_dict(state["sampler"])
+                except StateMismatchError as error:
+                    raise StateMismatchError(f"{error}. {ARGUMENTS}") from None
 
     def _finish(self) -> None:
         """Leave the solution in the model, or the best one that the Trainer has loaded."""
@@ -516,17 +529,24 @@ def _numbers(names: list[Any], domains: tuple[str, ...]) -> list[int]:
 def _last_whole(folder: Path) -> str:
     """The last complete checkpoint in a folder."""
     found = [p for p in folder.glob("checkpoint-*") if p.name.removeprefix("checkpoint-").isdigit()]
+    foreign = 0
     for checkpoint in sorted(found, key=lambda p: int(p.name.removeprefix("checkpoint-")), reverse=True):
-        if _is_whole(checkpoint):
+        if not _is_complete(checkpoint):
+            warn(f"{checkpoint} is incomplete and is skipped")
+        elif not (checkpoint / STATE).is_file():
+            foreign += 1
+            warn(f"{checkpoint} has no file {STATE} and is skipped")
+        else:
             return str(checkpoint)
-        warn(f"{checkpoint} is incomplete and is skipped")
-    require(False, f"{folder} must hold a checkpoint to resume from", f"{len(found)} checkpoints, none whole")  # noqa: FBT003
+    rule = f"{folder} must hold a complete checkpoint with the file {STATE}"
+    rule = f"{rule}: {FOREIGN}" if foreign else rule
+    require(False, rule, f"{len(found) - foreign} incomplete, {foreign} without {STATE}")  # noqa: FBT003
     return ""
 
 
-def _is_whole(checkpoint: Path) -> bool:
+def _is_complete(checkpoint: Path) -> bool:
     try:
         json.loads((checkpoint / FINISHED).read_text())
     except (OSError, ValueError):
         return False
-    return (checkpoint / STATE).is_file()
+    return True
