@@ -114,10 +114,8 @@ class DomainTrainer(Trainer):
             weighed = {name: domains[name] for name in limits if domains[name] != 0}
             require(not weighed, "domains with a limit must have the weight 0", weighed)
             preference = {name: domains[name] for name in free}
-        misplaced = "limits" in (settings or {})
-        require(
-            not misplaced, "limits must be an argument of their own: DomainTrainer(..., limits=)", "them in settings"
-        )
+        rule = "limits must be an argument of their own: DomainTrainer(..., limits=)"
+        require("limits" not in (settings or {}), rule, "them in settings")
         self._settings: dict[str, Any] = {"preference": preference, "method": method, **(settings or {})}
         self._settings |= {"limits": dict(limits)} if limits else {}
         self._order = [self.domains.index(name) for name in (*free, *limits)] if limits else None
@@ -135,7 +133,8 @@ class DomainTrainer(Trainer):
         require(not self.is_deepspeed_enabled, "DeepSpeed must not be used: it has its own optimizer", "DeepSpeed")
         require(self.args.n_gpu <= 1, "several GPUs must be used by torchrun", f"{self.args.n_gpu} in one process")
         own = self.compute_loss_func
-        require(own is None, "compute_loss_func must be None: override domain_losses for another loss", own)
+        rule = "compute_loss_func must be None: override domain_losses for another loss"
+        require(own is None, rule, lambda: own)
         smoothing = self.args.label_smoothing_factor
         require(smoothing == 0, "label_smoothing_factor must be 0: override domain_losses for another loss", smoothing)
         # The Trainer then divides by the number of accumulated batches, and leaves the rest to `compute_loss`.
