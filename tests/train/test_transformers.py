@@ -112,6 +112,18 @@ def test_limits_hold_where_batches_are_drawn(tmp_path):
     assert by.tolist() == [abs(found[f"coefficient/{name}"]) for name in NAMES]
 
 
+def test_batches_are_drawn_by_the_size_of_a_negative_coefficient(tmp_path):
+    """The lower bound binds: all domains get better, and the limited one may not."""
+    limited = {"draw": True, "limits": {"small": (2.6, 3.5)}, "method": None}
+    trainer = make(tmp_path, dropout=0.0, max_steps=20, learning_rate=1e-2, save_strategy="no", trainer=limited)
+    trainer.train()
+    assert trainer.mol is not None
+    assert trainer.mol.metrics()["coefficient/small"] < 0
+    by = trainer._drawn_by(trainer.mol)
+    assert isinstance(by, torch.Tensor)
+    assert by[0] > 0
+
+
 def test_copies_in_a_folder(tmp_path):
     """The check of the settings at the start leaves the folder to the run."""
     store = tmp_path / "copies"
