@@ -69,7 +69,7 @@ class Units:
 
         Args:
             units: See `Units`; by name too.
-            ideal: See `Units`; by name too.
+            ideal: See `Units`; by name too, 0 for names that are left out.
             m: The number of objectives.
             names: Their names, if they have any.
 
@@ -80,6 +80,8 @@ class Units:
         Examples:
             >>> eq.units.Units.of({"b": 2.0, "a": 1.0}, 0.0, 2, ("a", "b"))
             Units(units=(1.0, 2.0), ideal=0.0)
+            >>> eq.units.Units.of(None, {"b": 0.5}, 2, ("a", "b"))
+            Units(units=None, ideal=(0.0, 0.5))
         """
         if units is None or isinstance(units, str):
             return cls(units, _numbers("ideal", ideal, m, names))
@@ -222,7 +224,10 @@ def _numbers(
     """One number, m numbers in their order, or a tensor (*B, m)."""
     if isinstance(given, Mapping):
         known, found = list(names or ()), list(given)
-        require(set(found) == set(known) and len(known) > 0, f"{name} must have the names {known}", found)
+        if name == "ideal":  # 0 where no other value is named
+            require(set(found) <= set(known) and known != [], f"ideal must have names among {known}", found)
+            given = {key: 0.0 for key in known} | dict(given)
+        require(set(given) == set(known) and known != [], f"{name} must have the names {known}", found)
         given = [float(given[key]) for key in known]
     if hasattr(given, "__array__") and not isinstance(given, Tensor):
         given = torch.as_tensor(given)  # of numpy

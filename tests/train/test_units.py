@@ -323,7 +323,7 @@ BAD = {
     "a word": ({"units": "begin"}, 'units must be None, "start" or numbers'),
     "not positive": ({"units": [1.0, -1.0]}, "units must be positive and finite"),
     "another number": ({"units": [1.0, 2.0, 3.0]}, "units must have 2 entries; found 3"),
-    "other names": ({"ideal": {"height": 0.0}}, "ideal must have the names"),
+    "other names": ({"ideal": {"depth": 0.0}}, "ideal must have names among"),
     "a batch": ({"ideal": torch.zeros(3, 2)}, r"ideal must have shape \(2,\); found \(3, 2\)"),
 }
 
@@ -343,3 +343,10 @@ def test_the_floor_is_in_the_units_of_the_losses():
     mol(losses(1.5, 4.0))  # f̃ = −0.75
     with pytest.warns(IdealPointWarning, match="point, 1; found 0.5 for objective 0"):
         mol(losses(0.5, 4.0))
+
+
+def test_an_ideal_value_that_is_not_named_is_zero(toy):
+    run = toy()
+    names = {"a": 0.2, "b": 0.3, "c": 0.5}
+    mol = eq.MultiObjective(run.model, run.optimizer, names, ideal={"b": 0.25})
+    assert mol._run.units.ideal == (0.0, 0.25, 0.0)

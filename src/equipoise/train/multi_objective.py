@@ -76,7 +76,7 @@ class MultiObjective:
             name. The weighting, the conversion and the metrics then see f̃ = (f − z)/u, and the scalar is Σ c_i f̃_i,
             so gradients are in these units too.
         ideal: z, the smallest value that each loss can reach, in its own unit: one number, or one each, in order or by
-            name. See `payoff`.
+            name, 0 for names that are left out. See `payoff`.
         store: Where recorded copies live: on the "device" of the model, in "host" memory, or in a folder (a
             `pathlib.Path` that no other run uses). The results are the same bit for bit.
         on_store_error: What to do when the store cannot be written: "raise" a StoreError, or "keep" the archive as it
