@@ -226,7 +226,7 @@ def _numbers(
         known, found = list(names or ()), list(given)
         if name == "ideal":  # 0 where no other value is named
             require(set(found) <= set(known) and known != [], f"ideal must have names among {known}", found)
-            given = {key: 0.0 for key in known} | dict(given)
+            given = dict.fromkeys(known, 0.0) | dict(given)
         require(set(given) == set(known) and known != [], f"{name} must have the names {known}", found)
         given = [float(given[key]) for key in known]
     if hasattr(given, "__array__") and not isinstance(given, Tensor):
