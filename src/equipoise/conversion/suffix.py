@@ -145,12 +145,11 @@ class Suffix(Conversion[SuffixState]):
             if present is not None:
                 change = np.where(present, change, means[len(newest) :, 0])
             known = newest
-            if not change.dot(change) < np.inf:
-                # Before the first observation there is no difference. Older blocks then count with the first value.
-                first, known = np.isinf(observed) & np.isfinite(newest), np.nan_to_num(newest, posinf=0.0)
-                means = np.concatenate(
-                    (np.where(first[:, None], newest[:, None], means[: len(newest)]), means[len(newest) :])
-                )
+            if not newest.dot(newest) + change.dot(change) < np.inf:
+                # Before its first observation an objective has no value and no difference. Then older blocks have it.
+                first, m = np.isinf(observed) & np.isfinite(newest), len(newest)
+                means = np.concatenate((np.where(first[:, None], newest[:, None], means[:m]), means[m:]))
+                known = np.nan_to_num(newest, posinf=0.0)
                 change[~np.isfinite(change)] = 0.0
         pair, part, plan, blocks = self.blocks.advance_single(state.blocks)
         moved, measured = means.copy(), np.concatenate((known, change))
