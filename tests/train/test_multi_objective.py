@@ -556,6 +556,28 @@ def test_an_optimizer_that_evaluates_a_closure_commits_once_a_step(weighting, to
     assert scalars[2] < scalars[0]
 
 
+@pytest.mark.parametrize("units", [None, "start"])
+def test_coefficients_of_losses_alone_are_those_of_every_evaluation(units, toy, preference):
+    run = toy(torch.optim.LBFGS, lr=1.0, max_iter=8, line_search_fn="strong_wolfe")
+    weighting = eq.SmoothTchebycheff(0.01)
+    mol = eq.MultiObjective(run.model, run.optimizer, preference, method=(weighting, eq.Last()), units=units)
+    first, found, wanted = run.losses(0).detach(), [], []
+
+    def closure() -> Tensor:
+        run.optimizer.zero_grad()
+        losses = run.losses(0)
+        scalar = mol(losses)
+        scalar.backward()
+        f = losses.detach() / (first if units else 1.0)
+        found.append(scalar.item())
+        wanted.append(float(3 * (weighting.update(f, weighting.init(f), preference)[0] * f).sum()))
+        return scalar
+
+    run.optimizer.step(closure)
+    assert len(found) > 4
+    assert found == pytest.approx(wanted, rel=1e-5)
+
+
 def test_a_closure_of_a_plain_optimizer_is_a_call_before_it(toy, preference):
     inside, before = toy(), toy()
     left = eq.MultiObjective(inside.model, inside.optimizer, preference, method=(eq.OMD(), ADAPTIVE))

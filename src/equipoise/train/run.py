@@ -276,12 +276,15 @@ class Run:
         return Scale(*(x.to(self.device) for x in self._next.units))
 
     def _follow_closure(self, call: Call) -> Chosen:
-        """The coefficients for another evaluation of a closure: those of the first."""
+        """The coefficients for another evaluation of a closure: those of the first, unless losses alone give them."""
         within = self._next.within
         assert within is not None  # noqa: S101
         if within.scale is not None and self.open_units:
             within = within._replace(scale=self.units.update(call.seen.values, within.scale, call.seen.mask))
             self._next.within = within
+        several = self.accumulates or len(self._next.calls) > 1
+        if isinstance(self.weights, Measured) and self.weights.stateless and not several:
+            return self.weights.choose(call, within.scale, (), several=False)
         return within
 
     def _scalar(self, f: Tensor, seen: Seen, chosen: Chosen) -> Tensor:
