@@ -34,6 +34,7 @@ __all__ = [
     "check_units",
     "choose_method",
     "limit",
+    "read_change",
     "read_limits",
     "read_preference",
     "show_call",
@@ -126,6 +127,20 @@ def read_preference(preference: object, names: Sequence[str] | None) -> Wish:
         require(len(given) == len(w), f"names must have {len(w)} entries, as the preference has", len(given))
         require(len(set(given)) == len(w), "names must differ from one another", given)
     return Wish(w, given)
+
+
+def read_change(preference: object, wish: Wish, *, limited: bool) -> Wish:
+    """Another preference for the objectives of `wish`, or a ValueError."""
+    require(not limited, "the preference of a run with limits must stay: make a new MultiObjective", "another one")
+    if isinstance(preference, Mapping):
+        rule = "preference must be a list, as the objectives of this run have no names"
+        require(wish.names is not None, rule, list(preference))
+        rule = f"preference must have the names {[*(wish.names or ())]}, as the run has"
+        require(set(preference) == set(wish.names or ()), rule, list(preference))
+    changed = read_preference(preference, wish.names if isinstance(preference, Mapping) else None)
+    rule = f"preference must have {len(wish.w)} entries, as the run has"
+    require(len(changed.w) == len(wish.w), rule, len(changed.w))
+    return changed
 
 
 def read_limits(wish: Wish, limits: object) -> tuple[Wish, tuple[Limit, ...]]:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from equipoise.conversion import Conversion
 from equipoise.conversion.plan import record_dtype
 from equipoise.conversion.protocol import archive_size
-from equipoise.errors import StateMismatchError, require
+from equipoise.errors import StateMismatchError
 from equipoise.state import flatten, unflatten
 from equipoise.train import checkpoint, inputs
 from equipoise.train import parameters as shards
@@ -316,9 +316,7 @@ class MultiObjective:
             [0, 300]
         """
         run = self._run
-        wish = inputs.read_preference(preference, run.wish.names)
-        rule = f"preference must have {len(run.wish.w)} entries, as the run has"
-        require(len(wish.w) == len(run.wish.w), rule, len(wish.w))
+        wish = inputs.read_change(preference, run.wish, limited=run.watch is not None)
         run.change(wish.w.to(run.wish.w, copy=True))
 
     @property

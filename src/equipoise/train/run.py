@@ -140,8 +140,6 @@ class Run:
         self.settle()
         rule = "the preference must be changed between steps, after optimizer.step()"
         require(not self._next.calls, rule, f"{len(self._next.calls)} calls since the last step")
-        rule = "the preference of a run with limits must stay"
-        require(self.watch is None, rule, "another one")
         with self.exactly():
             params, self.statistics = self.params(), {}
             self.archive.forget(local(params), w)
@@ -504,11 +502,16 @@ class Run:
         """The answer (this rank's shards of sharded parameters); warns if there were calls but nothing was recorded."""
         self.settle()
         self.archive.settle()
+        since = self.preferences[-1][0]
         if self.archive.recorded == 0 and (self.step > 0 or self._next.calls):
-            why = f"of {self.step} steps none was due for every={self.course.every}, and record() was not called"
-            if self.step == 0:
+            every, steps = self.course.every, self.step - since
+            why = "no step followed the change of the preference"
+            if steps > 0:
+                why = f"of {steps} steps none was due for every={every}, and record() was not called"
+            elif self._next.calls:
                 why = "no optimizer.step() followed a call of mol and its backward pass"
-            warn(f"nothing was recorded: {why}. The solution is where the run began")
+            where = f"the model after step {since}, when the preference changed" if since else "where the run began"
+            warn(f"nothing was recorded: {why}. The solution is {where}")
         return self.archive.output(self.wish.w)
 
     def last_coefficients(self) -> Tensor:
