@@ -12,10 +12,11 @@ from torch import Tensor, nn
 from equipoise import preference as preferences
 from equipoise.conversion import Average, Conversion
 from equipoise.conversion.protocol import check_planned
-from equipoise.errors import require
+from equipoise.errors import require, warn
 from equipoise.registry import Method, resolve
+from equipoise.train.parameters import Parameters
 from equipoise.units import Unit, Units, Zero
-from equipoise.weighting import Limits, Weighting
+from equipoise.weighting import Limits, Linear, Weighting
 from equipoise.weighting.limits import Limit
 
 __all__ = [
@@ -40,6 +41,7 @@ __all__ = [
     "show_call",
     "stack_counts",
     "stack_losses",
+    "warn_of_optimizer",
 ]
 
 CAPACITY = 8
@@ -95,6 +97,30 @@ def check_optimizer(optimizer: object, params: Mapping[str, Tensor]) -> None:
     held = {id(p) for group in optimizer.param_groups for p in group["params"]}
     known = any(id(p) in held for p in params.values())
     require(known, "optimizer must hold parameters of the model", "none of those that are recorded")
+
+
+def warn_of_optimizer(optimizer: torch.optim.Optimizer, params: Parameters, weighting: Any) -> None:  # noqa: ANN401
+    """Warn of trained parameters that the answer will not have, and of L-BFGS without a line search."""
+    held = [p for group in optimizer.param_groups for p in group["params"] if p.requires_grad]
+    own = {id(p) for p in params.model.parameters()}
+    foreign = [p for p in held if id(p) not in own]
+    if foreign and not params.chosen:
+        warn(
+            f"{len(foreign)} of the {len(held)} parameters of the optimizer are not in the model, so the solution and "
+            "checkpoints of mol lack them: put everything that is trained into one module, such as "
+            "nn.ModuleList([trunk, head]), or name the parameters that are meant by parameters="
+        )
+    searches = all(group.get("line_search_fn") for group in optimizer.param_groups)
+    if isinstance(optimizer, torch.optim.LBFGS) and not searches and not _is_constant(weighting):
+        warn(
+            "LBFGS without a line search may diverge, since the coefficients change between its steps: give it "
+            'line_search_fn="strong_wolfe"'
+        )
+
+
+def _is_constant(weighting: Any) -> bool:  # noqa: ANN401
+    """Whether the coefficients never change; a wrapper answers for what it wraps."""
+    return isinstance(weighting, Linear) or (hasattr(weighting, "inner") and _is_constant(weighting.inner))
 
 
 class Wish(NamedTuple):

@@ -144,6 +144,7 @@ class MultiObjective:
             course = Course(every, check, on_nonfinite == "skip", process_group)
             self._run = self._kind(params, wish._replace(w=w), chosen.weighting, measure, archive, course, device)
         if optimizer is not None:
+            inputs.warn_of_optimizer(optimizer, params, chosen.weighting)
             self._run.attached = Attached(self._run, optimizer)
 
     def __repr__(self) -> str:

@@ -621,6 +621,12 @@ class Attached:
         assert run is not None  # noqa: S101
         return Attached(copy.deepcopy(run, memo), copy.deepcopy(self.optimizer, memo))
 
+    def __reduce__(self) -> str:
+        raise TypeError(
+            "a MultiObjective with an optimizer cannot be pickled, as it holds hooks of the optimizer: save its "
+            "state_dict() with torch.save or eq.train.save, and load it into a new one"
+        )
+
     def detach(self) -> None:
         """Remove the hooks."""
         for handle in self.handles:
