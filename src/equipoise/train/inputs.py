@@ -269,8 +269,10 @@ def check_sharded(weighting: Weighting[Any], on_nonfinite: str) -> None:
 # Losses and counts of a step ----------------------------------------------------------------
 
 
-def stack_losses(losses: Losses, names: tuple[str, ...] | None, m: int, device: torch.device) -> Tensor:
-    """The losses as a tensor (m,), with their graph.
+def stack_losses(
+    losses: Losses, names: tuple[str, ...] | None, m: int, device: torch.device, counts: Counts | None = None
+) -> Tensor:
+    """The losses as a tensor (m,), with their graph; by name, those of count 0 may be missing.
 
     Raises:
         ValueError: If names or shape differ from the preference's, if the losses are not floating-point, or if they are
@@ -282,6 +284,7 @@ def stack_losses(losses: Losses, names: tuple[str, ...] | None, m: int, device: 
         rule = "losses must be a tensor (m,) or a list unless the preference names the objectives"
         require(names is not None, rule, lambda: sorted(losses))
         assert names is not None  # noqa: S101
+        losses = losses if counts is None else _with_absent(losses, counts, names)
         require(losses.keys() == set(names), f"losses must have the names {list(names)}", list(losses))
         losses = _stacked({name: losses[name] for name in names})
     elif isinstance(losses, list | tuple):
@@ -297,6 +300,17 @@ def stack_losses(losses: Losses, names: tuple[str, ...] | None, m: int, device: 
     return losses
 
 
+def _with_absent(losses: Mapping[str, Tensor], counts: Counts, names: tuple[str, ...]) -> Mapping[str, Tensor]:
+    """Losses by name, with 0 for those that are missing and have the count 0."""
+    missing = [name for name in names if name not in losses]
+    like = next(iter(losses.values()), None)
+    if not missing or not isinstance(like, Tensor):
+        return losses
+    numbers = counts if isinstance(counts, Mapping) else dict(zip(names, counts, strict=False))
+    absent = [name for name in missing if name in numbers and float(numbers[name]) == 0]
+    return {**losses, **dict.fromkeys(absent, torch.zeros_like(like))}
+
+
 def _stacked(losses: Mapping[Any, Any]) -> Tensor:
     """Numbers as one tensor (m,)."""
     for key, loss in losses.items():
@@ -309,7 +323,7 @@ def _stacked(losses: Mapping[Any, Any]) -> Tensor:
 def check_graph(losses: Losses, stacked: Tensor, *, counted: bool) -> None:
     """Raise ValueError unless every loss can be differentiated; with counts, absent ones need no graph."""
     require(torch.is_grad_enabled(), "losses must be computed and passed in with gradients enabled", "torch.no_grad()")
-    require(stacked.requires_grad, "losses must require grad", "losses without a graph")
+    require(stacked.requires_grad, "losses must require grad", "losses without a graph, as inside torch.vmap")
     if not isinstance(losses, Tensor) and not counted:
         single: Iterable[tuple[Any, Tensor]] = losses.items() if isinstance(losses, Mapping) else enumerate(losses)
         constant = [key for key, loss in single if not loss.requires_grad]
