@@ -73,3 +73,10 @@ def test_an_absent_objective_may_have_no_loss_by_name():
         assert torch.equal(scalar, mol({"a": loss, "b": loss * 0}, counts=counts))
     with pytest.raises(ValueError, match=r"losses must have the names \['a', 'b'\]; found \['a'\]"):
         mol({"a": loss}, counts={"a": 3, "b": 1})
+
+
+def test_where_a_device_must_not_be_waited_for_it_is_said_a_call_later(as_accelerator):
+    with as_accelerator():
+        run(lambda _: [3, 0, 5], 100)  # the last step is not committed yet
+        with pytest.warns(BalanceWarning, match="^b had no samples in 100 steps"):
+            run(lambda _: [3, 0, 5], 101)
