@@ -1,7 +1,10 @@
 """Methods from files and packages outside the library."""
 
+import os
+import subprocess
 import sys
 from importlib.metadata import EntryPoint
+from pathlib import Path
 
 import pytest
 
@@ -76,3 +79,35 @@ def test_an_installed_package_brings_methods_by_name(module, monkeypatch):
     assert plugins.find("brought") == ("brought", eq.Method(eq.OMD(0.3), eq.Average()))
     with pytest.raises(ValueError, match=r"found 'brough'; nearest: brought"):
         plugins.find("brough")
+
+
+DUALS = """
+from dataclasses import dataclass
+
+import equipoise as eq
+
+
+@dataclass(frozen=True)
+class Silent(eq.Tchebycheff):
+    @property
+    def uses_duals(self):
+        return False
+"""
+
+
+def test_the_contract_takes_a_weighting_from_outside(tmp_path):
+    (tmp_path / "silent_of_mine.py").write_text(DUALS)
+    root = Path(__file__).parent.parent
+    path = os.pathsep.join([str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])])
+    words = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests/contract/test_weightings.py"]
+    done = subprocess.run(
+        [*words, "-k", "Silent and (said or full_mask)"],
+        cwd=root,
+        env={**os.environ, "PYTHONPATH": path, "EQUIPOISE_CONTRACT": "silent_of_mine:Silent"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert "test_coefficients_of_duals_are_said_to_be[Silent]" in done.stdout
+    assert "1 failed, " in done.stdout
+    assert done.returncode == 1

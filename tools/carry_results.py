@@ -1,67 +1,51 @@
-"""Carry the stored runs of SelfTuned over to its revision 2:
+"""Carry stored runs over to newer revisions of the classes that made them:
 
     python tools/carry_results.py src/equipoise/experiments/published.jsonl.xz
 
-Revision 2 added a brake and an end of youth after 50 steps. The brake takes 46 steps in a row with λ at a corner, and
-youth ends only if losses are still at 95 % of their start. Federated runs whose stored coefficients and losses rule out
-both are the same runs: they are carried over. All other cells of revision 1 are left out, to be made again.
+Revision 3 of SelfTuned and revision 2 of Suffix differ from those before only in steps in which an objective is absent.
+Cells in which every client takes part in every round, and those without clients, are the same runs: they are carried
+over. Cells with absent clients are left out, to be made again.
 """  # noqa: D415
 
-import statistics
 import sys
 from collections import Counter
-from itertools import groupby, pairwise
 from pathlib import Path
+from typing import Any
 
-from equipoise.experiments.federated.settings import EVERY
+import equipoise as eq
 from equipoise.experiments.results import Cell, cells_in, pack
-from equipoise.weighting.self_tuned import CORNER, STALE, WATCH
 
-CARRIED = "from revision 1 of SelfTuned: the same run"
-
-
-def is_old(cell: Cell) -> bool:
-    weighting = cell.spec.get("weighting")
-    return isinstance(weighting, dict) and weighting.get("class") == "SelfTuned" and "revision" not in weighting
+REVISIONS = {"SelfTuned": (2, eq.SelfTuned.revision), "Suffix": (1, eq.Suffix.revision)}
+"""By class: the revision that is carried over, and the one it is carried to."""
+CARRIED = "from an earlier revision: the same run, as no client is absent"
 
 
-def is_same(cell: Cell) -> bool:
-    """Whether revision 2 gives the same run."""
-    if cell.spec["experiment"] != "federated":
-        return False
-    if cell.spec["task"]["rounds"] <= 46:
-        return True
-    return not _may_brake(cell) and not _may_end_youth(cell)
+def has_all(cell: Cell) -> bool:
+    """Whether no objective is absent in any step."""
+    task = cell.spec.get("task")
+    taking_part = task.get("participation") if isinstance(task, dict) else None
+    return taking_part is None or (taking_part["fraction"], taking_part["dropout"]) == (1.0, 0.0)
 
 
-def _may_brake(cell: Cell) -> bool:
-    """Whether every stored λ of some 46 rounds in a row is at a corner; every fifth round is stored."""
-    if "preference" in cell.spec:  # then coefficients are not λ
-        return True
-    held = [max(c) >= CORNER for c in cell.result["coefficients"]]
-    return max((len(list(run)) for corner, run in groupby(held) if corner), default=0) >= 46 // EVERY
-
-
-def _may_end_youth(cell: Cell) -> bool:
-    # Of the worst client, every fifth round: the mean over clients and rounds that the rule looks at is lower still.
-    start, curve = min(cell.result["untrained"]["client_losses"]), cell.result["curves"]["last"]
-    later = [loss for t, loss in zip(curve["round"], curve["train_loss"], strict=True) if t >= WATCH - EVERY]
-    return max(map(statistics.mean, pairwise(later))) >= STALE * start
+def renewed(part: Any) -> Any:
+    """The description of a weighting or conversion, with its new revision."""
+    if not isinstance(part, dict) or part.get("class") not in REVISIONS:
+        return part
+    before, after = REVISIONS[part["class"]]
+    return {**part, "revision": after} if part.get("revision", 1) == before else part
 
 
 def carried(cell: Cell) -> Cell | None:
-    if not is_old(cell):
+    """The cell under its new description; None if it must be made again."""
+    spec = {name: renewed(part) for name, part in cell.spec.items()}
+    if spec == cell.spec:
         return cell
-    if not is_same(cell):
-        return None
-    weighting = {**cell.spec["weighting"], "revision": 2}
-    return cell._replace(spec={**cell.spec, "weighting": weighting}, made={**cell.made, "carried": CARRIED})
+    return cell._replace(spec=spec, made={**cell.made, "carried": CARRIED}) if has_all(cell) else None
 
 
 def main() -> None:
     file = Path(sys.argv[1])
-    before = list(cells_in([file]))
-    after = [(cell, carried(cell)) for cell in before]
+    after = [(cell, carried(cell)) for cell in cells_in([file])]
     pack([new for _, new in after if new is not None], file)
     fates = {"carried": lambda old, new: new is not None and new is not old, "left out": lambda _, new: new is None}
     for fate, applies in fates.items():

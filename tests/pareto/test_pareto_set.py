@@ -324,6 +324,23 @@ def test_the_picture_can_be_drawn(m: int):
     figure.savefig(io.BytesIO())
 
 
+@pytest.mark.parametrize(
+    ("largest", "labels"),
+    [
+        (0.0, ["0", "0.5", "1"]),
+        (0.07, ["0", "0.5", "1", "2", "5", "10"]),
+        (40.0, ["0", "0.5", "5", "50", "500", "5,000"]),
+    ],
+)
+def test_the_imbalance_can_be_read_off(largest: float, labels: list[str]):
+    pytest.importorskip("matplotlib")
+    w = torch.tensor([[0.5, 0.5], [0.5, 0.5]])
+    losses = torch.tensor([[1.0 + largest, 1.0], [1.0, 1.0]])
+    right = eq.pareto.Front(w, losses, losses).plot().axes[1]
+    assert [label.get_text() for label in right.get_yticklabels()] == labels
+    assert right.get_ylim()[1] >= 100 * largest
+
+
 def test_three_objectives():
     found = eq.pareto.solve_set(eq.problems.DTLZ2(), steps=150, nodes=28)
     assert found.front.losses.shape == (91, 3)

@@ -312,3 +312,22 @@ def test_an_epoch_begins_within_itself():
         sampler.set_epoch(-1)
     sampler.set_epoch(0, start=3)
     assert list(sampler) == []
+
+
+@pytest.mark.filterwarnings("ignore:.*had no sample")
+def test_a_group_that_is_in_no_batch_does_not_stop_the_training():
+    torch.manual_seed(0)
+    x, groups = torch.randn(512, 4), torch.randint(3, (512,))
+    model = torch.nn.Linear(4, 1)
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
+    mol = eq.MultiObjective(model, optimizer, dict.fromkeys("abcd", 0.25))
+    for step in range(600):
+        some = torch.randint(512, (64,))
+        values = (model(x[some]) - x[some, :1]).square().squeeze(1)
+        mol(*eq.group_losses(values, groups[some], m=4)).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        if step == 20:
+            assert mol.metrics()["archive"] > 0
+    model.load_state_dict(mol.solution())
+    assert (model(x) - x[:, :1]).square().mean() < 0.02

@@ -92,6 +92,39 @@ def test_a_proxy_lets_the_multiplier_see_the_rate():
     assert rate == pytest.approx(0.1, abs=0.015)
 
 
+def test_a_limit_on_a_group_with_hardly_a_sample_in_a_batch_is_kept():
+    """Squares of one or two samples are skewed: clipped to a fixed number, their mean would look too small."""
+    torch.manual_seed(4)
+    x, few = torch.randn(20_000, 3), torch.rand(20_000) < 0.02
+    y = torch.where(few, x[:, 1], x[:, 0]) + 0.3 * torch.randn(20_000)
+    model = torch.nn.Linear(3, 1)
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 4000)
+    mol = eq.MultiObjective(model, optimizer, {"error": 1.0}, limits={"few": 0.6})
+    for _ in range(4000):
+        some = torch.randint(len(x), (64,))
+        squares, k = (model(x[some]).squeeze(1) - y[some]).square(), few[some].sum()
+        losses = {"error": squares.mean(), "few": squares[few[some]].sum() / k.clamp(min=1)}
+        mol(losses, counts={"error": 64.0, "few": float(k)}).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        schedule.step()
+    model.load_state_dict(mol.solution())
+    assert (model(x).squeeze(1) - y).square()[few].mean() < 1.05 * 0.6
+
+
+def test_noise_alone_is_no_reason_to_warn():
+    """The mean of a batch lies far from its limit, on either side, while the model meets it."""
+    generator, x = torch.Generator().manual_seed(0), torch.nn.Parameter(torch.tensor([0.5]))
+    optimizer = torch.optim.SGD([x], lr=0.01)
+    mol = eq.MultiObjective(torch.nn.ParameterDict({"x": x}), optimizer, {"far": 1.0}, limits={"near": (-0.02, 0.02)})
+    for _ in range(2100):
+        mol({"far": (x[0] - 1) ** 2, "near": x[0] + 0.3 * torch.randn((), generator=generator)}).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    assert abs(mol.solution()["x"].item()) < 0.05
+
+
 def test_a_limit_that_cannot_be_met_is_said_once():
     mol, optimizer = make(limits={"error": -0.5})
     with warnings.catch_warnings(record=True) as said:

@@ -1,5 +1,6 @@
 """`DomainTrainer` with the real Trainer: accumulation, logs, evaluation, the solution, checkpoints, kills, ranks."""
 
+import itertools
 import os
 import signal
 import subprocess
@@ -17,7 +18,7 @@ pytest.importorskip("transformers", reason="needs the extra transformers")
 
 from tests.train import with_trainer
 from tests.train.with_trainer import NAMES, make
-from transformers import BertConfig, BertForSequenceClassification, GPT2LMHeadModel, TrainingArguments
+from transformers import BertConfig, BertForSequenceClassification, GPT2LMHeadModel, Trainer, TrainingArguments
 
 from equipoise.train.transformers import DomainTrainer
 
@@ -66,6 +67,63 @@ def test_a_step_is_that_of_a_plain_loop(tmp_path):
         torch.testing.assert_close(weights(trainer)[name], p.detach(), rtol=1e-6, atol=1e-7)
 
 
+def test_steps_with_a_limit_are_those_of_a_plain_loop(tmp_path):
+    """The limit is on the first domain, which a MultiObjective has last."""
+    changes: dict[str, Any] = {"dropout": 0.0, "max_steps": 4, "save_strategy": "no", "max_grad_norm": 0.0}
+    limited = {"limits": {"small": 1.5}, "method": None}
+    trainer = make(tmp_path, optim="sgd", learning_rate=0.5, logging_steps=1, trainer=limited, **changes)
+    trainer.train()
+    plain = with_trainer.model(0.0)
+    optimizer = torch.optim.SGD(plain.parameters(), lr=0.5)
+    mol = eq.MultiObjective(plain, optimizer, {"large": 0.5, "odd": 0.5}, limits={"small": 1.5})
+    for batch in itertools.islice(make(tmp_path, trainer=limited, **changes).get_train_dataloader(), 4):
+        logits = plain(batch["input_ids"]).logits[:, :-1]
+        f, n = eq.token_losses(logits, batch["labels"][:, 1:], batch["domain"], 3)
+        mol(dict(zip(NAMES, f, strict=True)), dict(zip(NAMES, n.tolist(), strict=True))).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    plain.load_state_dict(mol.solution())
+    for name, p in plain.named_parameters():
+        torch.testing.assert_close(weights(trainer)[name], p.detach(), rtol=1e-5, atol=1e-6)
+    log = next(log for log in reversed(trainer.state.log_history) if "loss" in log)
+    assert log["multiplier/small"] == pytest.approx(mol.metrics()["multiplier/small"]) != 0.0
+    assert log["violation/small"] == pytest.approx(log["loss/small"] / 1.5 - 1.0)
+
+
+def test_limits_hold_where_batches_are_drawn(tmp_path):
+    data = with_trainer.rows()
+    limited = {"draw": True, "limits": {"small": (1.0, 1.6)}, "method": None, "eval_dataset": data}
+    trainer = make(
+        tmp_path,
+        dropout=0.0,
+        max_steps=200,
+        learning_rate=1e-2,
+        save_strategy="no",
+        trainer={"domains": NAMES, **limited},
+    )
+    trainer.train()
+    metrics = trainer.evaluate()
+    assert 0.9 < metrics["eval_loss/small"] < 1.7  # from 2.8
+    assert max(metrics["eval_loss/large"], metrics["eval_loss/odd"]) < 0.5
+    assert trainer.mol is not None
+    found = trainer.mol.metrics()
+    by = trainer._drawn_by(trainer.mol)
+    assert isinstance(by, torch.Tensor)
+    assert by.tolist() == [abs(found[f"coefficient/{name}"]) for name in NAMES]
+
+
+def test_batches_are_drawn_by_the_size_of_a_negative_coefficient(tmp_path):
+    """The lower bound binds: all domains get better, and the limited one may not."""
+    limited = {"draw": True, "limits": {"small": (2.6, 3.5)}, "method": None}
+    trainer = make(tmp_path, dropout=0.0, max_steps=20, learning_rate=1e-2, save_strategy="no", trainer=limited)
+    trainer.train()
+    assert trainer.mol is not None
+    assert trainer.mol.metrics()["coefficient/small"] < 0
+    by = trainer._drawn_by(trainer.mol)
+    assert isinstance(by, torch.Tensor)
+    assert by[0] > 0
+
+
 def test_copies_in_a_folder(tmp_path):
     """The check of the settings at the start leaves the folder to the run."""
     store = tmp_path / "copies"
@@ -82,16 +140,28 @@ def test_packed_rows_have_a_domain_for_every_token(tmp_path):
     names = [row.pop("domain") for row in data]
     packed = [{**row, "domain": [NAMES.index(name)] * 4 + [2] * 4} for row, name in zip(data, names, strict=True)]
     trainer = make(tmp_path, max_steps=3, save_strategy="no", trainer={"train_dataset": packed, "eval_dataset": packed})
-    batch = next(iter(trainer.get_train_dataloader()))
-    assert batch["domain"].shape == batch["labels"].shape
-    assert set(batch["domain"][:, 8:].flatten().tolist()) == {-100}
-    with pytest.raises(ValueError, match=r"domains must lie in 0\.\.2; found -100"):
-        trainer.train()  # some rows have labels beyond their eighth token
+    rule = "lists of domains must have an entry for every token with a label, and rows be padded on the right"
+    with pytest.raises(ValueError, match=f"{rule}; found 8 entries, and [12] labels after them"):
+        trainer.train()
     for row in packed:
         row["labels"][8:] = [-100, -100]
     trainer = make(tmp_path, max_steps=3, save_strategy="no", trainer={"train_dataset": packed, "eval_dataset": packed})
+    batch = next(iter(trainer.get_train_dataloader()))
+    assert batch["domain"].shape == batch["labels"].shape
+    assert set(batch["domain"][:, 8:].flatten().tolist()) == {-100}
     trainer.train()
     assert {f"eval_loss/{name}" for name in NAMES} <= trainer.evaluate().keys()
+
+
+@pytest.mark.parametrize("kind", [list, torch.tensor])
+def test_packed_rows_take_names_and_numbers(tmp_path, kind):
+    data = [{**row, "domain": kind([k % 3, *[0] * 9])} for k, row in enumerate(with_trainer.rows())]
+    trainer = make(tmp_path, trainer={"train_dataset": data})
+    expected = trainer.data_collator(data[:4])["domain"]
+    assert expected[:, 0].tolist() == [0, 1, 2, 0]
+    for row in data:
+        row["domain"] = [NAMES[number] for number in row["domain"]]
+    assert torch.equal(trainer.data_collator(data[:4])["domain"], expected)
 
 
 def test_a_classifier_has_losses_by_sample(tmp_path):
@@ -173,10 +243,9 @@ def test_half_precision(tmp_path):
 
 
 # Checkpoints ---------------------------------------------------------------------------------------
-@pytest.mark.parametrize("drawn", [False, True])
-def test_a_resumed_run_is_the_run_that_was_not_interrupted(tmp_path, drawn):
+@pytest.mark.parametrize("trainer", [{}, DRAWN, {**DRAWN, "limits": {"small": 2.0}, "method": None}])
+def test_a_resumed_run_is_the_run_that_was_not_interrupted(tmp_path, trainer):
     def go(**changes: Any) -> DomainTrainer:
-        trainer = {"draw": {"explore": 0.3}} if drawn else {}
         return make(tmp_path, trainer=trainer, gradient_accumulation_steps=2, dataloader_num_workers=1, **changes)
 
     whole = go()  # an epoch has 9 steps
@@ -243,18 +312,110 @@ def test_two_processes_under_torchrun_are_one_with_twice_the_batch(tmp_path, dra
 
 
 # Bad input -----------------------------------------------------------------------------------------
+def with_domains(domain: Any) -> list[dict[str, Any]]:
+    """Training data whose last row has this domain."""
+    data = with_trainer.rows()
+    return [*data[:-1], {**data[-1], "domain": domain}]
+
+
+class Arrow:
+    """As the data sets of the package datasets: columns, and rows that a transform makes."""
+
+    def __init__(self, data: list[dict[str, Any]], *, plain: bool = False) -> None:
+        self.data, self.plain = data, plain
+
+    column_names = ("input_ids", "labels", "domain")
+
+    def with_format(self, kind: None) -> "Arrow":
+        assert kind is None
+        return Arrow(self.data, plain=True)
+
+    def __len__(self) -> int:
+        return len(self.data)
+
+    def __getitem__(self, key: Any) -> Any:
+        if isinstance(key, str):
+            assert self.plain, "the transform would make every row"
+            return [row[key] for row in self.data]
+        return self.data[key]
+
+
+AMONG = r"domains must be among \['small', 'large', 'odd'\]"
+
+
+@pytest.mark.parametrize("draw", [False, {"explore": 0.3}])
 @pytest.mark.parametrize(
     ("trainer", "message"),
     [
         ({"domains": ["small", "large"]}, r"domains must be among \['small', 'large'\]; found odd"),
-        ({"domains": [*NAMES, "none"]}, "domains must hold a sample of each of the 4 domains; found none of domain 3"),
-        ({"column": "language"}, "'language'"),
-        ({"draw": {"repeats": 0.1}}, "repeats must leave every domain"),
+        ({"domains": [*NAMES, "none"]}, r"train_dataset must have rows of every domain: .*; found none of \['none'\]"),
+        ({"train_dataset": Arrow(with_trainer.rows()), "domains": [*NAMES, "none"]}, r"found none of \['none'\]"),
+        (
+            {"column": "language"},
+            r"rows must have the column 'language': give column=; found \['input_ids', 'labels', 'domain'\]",
+        ),
+        ({"train_dataset": with_domains(None)}, rf"{AMONG}, or lie in 0\.\.2, in every row; found None"),
+        ({"train_dataset": with_domains(float("nan"))}, rf"{AMONG}, or lie in 0\.\.2, in every row; found nan"),
+        ({"train_dataset": with_domains(3)}, rf"{AMONG}, or lie in 0\.\.2, in every row; found 3"),
+        ({"train_dataset": with_domains(["small"])}, "rows must all have a list of domains, or none; found both"),
     ],
 )
-def test_bad_domains_are_named(tmp_path, trainer, message):
-    with pytest.raises((ValueError, KeyError), match=message):
-        make(tmp_path, trainer={**DRAWN, **trainer}).train()
+def test_bad_domains_are_named(tmp_path, trainer, message, draw):
+    for calls in (1, 2):
+        with pytest.raises(ValueError, match=message):
+            make(tmp_path, max_steps=1, gradient_accumulation_steps=calls, trainer={"draw": draw, **trainer}).train()
+
+
+@pytest.mark.parametrize("of", [list, Arrow])
+def test_batches_are_not_drawn_from_rows_of_several_domains(tmp_path, of):
+    data = of([{**row, "domain": [0] * 5 + [1] * 5} for row in with_trainer.rows()])
+    with pytest.raises(ValueError, match="draw must be False for rows with a list of domains: to draw by λ, pack each"):
+        make(tmp_path, trainer={"train_dataset": data, **DRAWN}).train()
+
+
+def test_bad_draws_are_named(tmp_path):
+    with pytest.raises(ValueError, match="repeats must leave every domain"):
+        make(tmp_path, trainer={"draw": {"repeats": 0.1}}).train()
+
+
+def test_domains_of_tokens_are_named(tmp_path):
+    trainer = make(tmp_path)
+    one, two = with_trainer.rows()[:2]
+    for wrong in ("none", None):
+        with pytest.raises(ValueError, match=rf"{AMONG}.*; found {wrong}"):
+            trainer.data_collator([{**one, "domain": ["small"] * 9 + [wrong]}])
+    with pytest.raises(
+        ValueError, match=r"rows must all have a list of domains, or one of .*; found 'odd' beside a list"
+    ):
+        trainer.data_collator([{**one, "domain": [0] * 10}, {**two, "domain": "odd"}])
+
+
+def test_evaluation_without_domains_or_labels_is_reported(tmp_path):
+    bare = [{key: x for key, x in row.items() if key != "domain"} for row in with_trainer.rows()]
+    rule = "evaluation data must have the column 'domain' for losses by domain; found"
+    trainer = make(tmp_path, trainer={"eval_dataset": bare})
+    with pytest.warns(UserWarning, match=rf"{rule} \['input_ids', 'labels'\]"):
+        assert "eval_loss" in trainer.evaluate()
+    assert "eval_worst" not in trainer.evaluate()  # and no second warning, which would be an error
+    empty = [{**row, "labels": [-100] * 10} for row in with_trainer.rows()]
+    with pytest.raises(ValueError, match="evaluation data must have labels other than -100; found none"):
+        make(tmp_path, trainer={"eval_dataset": empty}).evaluate()
+
+
+@pytest.mark.parametrize("changes", [{"trainer": DRAWN}, {"num_train_epochs": 2, "max_steps": -1}])
+def test_a_domain_without_labels_is_reported_once(tmp_path, changes):
+    data = with_trainer.rows()
+    for row in data:
+        row["labels"] = [-100] * 10 if row["domain"] == "odd" else row["labels"]
+    trainer = make(
+        tmp_path, save_strategy="no", **{**changes, "trainer": {"train_dataset": data, **changes.get("trainer", {})}}
+    )
+    rule = "steps must have labels of every domain"
+    with pytest.warns(
+        UserWarning, match=rf"{rule}; found none of \['odd'\]\. Either all their labels are -100"
+    ) as said:
+        trainer.train()
+    assert len([one for one in said if rule in str(one.message)]) == 1
 
 
 def test_bad_settings_are_named_at_once(tmp_path):
@@ -262,19 +423,71 @@ def test_bad_settings_are_named_at_once(tmp_path):
         make(tmp_path, trainer={"domains": ["a", "a"]})
     with pytest.raises(ValueError, match="preference must be non-negative and sum to 1"):
         make(tmp_path, trainer={"domains": {"small": 1.0, "large": 1.0, "odd": 1.0}})
-    with pytest.raises(ValueError, match="rows must have the column 'language'"):
-        make(tmp_path, max_steps=1, trainer={"column": "language"}).train()
+
+
+@pytest.mark.parametrize(
+    ("trainer", "message"),
+    [
+        (
+            {"settings": {"limits": {"odd": 1.0}}},
+            r"limits must be an argument of their own: DomainTrainer\(\.\.\., limits=\)",
+        ),
+        (
+            {"limits": {"other": 1.0}},
+            r"limits must be of domains, and leave one of \['small', .* without; found \['other'\]",
+        ),
+        ({"limits": dict.fromkeys(NAMES, 1.0)}, "limits must be of domains, and leave one of"),
+        (
+            {"domains": {"small": 0.5, "large": 0.3, "odd": 0.2}, "limits": {"odd": 1.0}},
+            r"domains with a limit must have the weight 0; found \{'odd': 0\.2\}",
+        ),
+    ],
+)
+def test_bad_limits_are_named(tmp_path, trainer, message):
+    with pytest.raises(ValueError, match=message):
+        make(tmp_path, trainer={"method": None, **trainer})
+
+
+def test_losses_of_the_stock_trainer_are_refused(tmp_path):
+    rule = "must be None: override domain_losses for another loss; found <function weights"
+    with pytest.raises(ValueError, match=f"compute_loss_func {rule}"):
+        make(tmp_path, trainer={"compute_loss_func": weights})
+    with pytest.raises(ValueError, match=r"label_smoothing_factor must be 0: override domain_losses .*; found 0\.1"):
+        make(tmp_path, label_smoothing_factor=0.1)
 
 
 def test_a_checkpoint_of_another_run_is_named(tmp_path):
     make(tmp_path, max_steps=5).train()
-    with pytest.raises(ValueError, match="checkpoint must be of a run with batches drawn by λ"):
+    rule = "draw must be False: the run of the checkpoint used the stock loader; found drawn batches in this run"
+    with pytest.raises(ValueError, match=rule):
         make(tmp_path, trainer=DRAWN).train(resume_from_checkpoint=True)
-    (tmp_path / "checkpoint-5" / "equipoise.pt").unlink()
-    with pytest.raises(ValueError, match=r"checkpoint must have the file equipoise\.pt"):
-        make(tmp_path).train(resume_from_checkpoint=str(tmp_path / "checkpoint-5"))
+    make(tmp_path, max_steps=5, trainer=DRAWN).train()
+    rule = "draw must be True or its settings: the run of the checkpoint drew batches by λ; found False"
+    with pytest.raises(ValueError, match=rule):
+        make(tmp_path).train(resume_from_checkpoint=True)
+    found = "batch_size must be 3; found 6 in the checkpoint, steps must be 34; found 17 in the checkpoint"
+    with pytest.raises(
+        eq.StateMismatchError, match=rf"{found}\. batch_size is per_device_train_batch_size, .* steps, "
+    ):
+        make(tmp_path, trainer=DRAWN, per_device_train_batch_size=3).train(resume_from_checkpoint=True)
+
+
+def test_a_checkpoint_of_another_trainer_is_named(tmp_path):
+    stock = make(tmp_path / "stock", max_steps=5)
+    Trainer(stock.model, stock.args, train_dataset=stock.train_dataset).train()
+    why = "those of other Trainers and of save_only_model=True have none; to start from its weights, load the model"
+    with pytest.raises(
+        ValueError, match=rf"checkpoint must have the file equipoise\.pt: {why} .*; found .*checkpoint-5"
+    ):
+        make(tmp_path / "stock").train(resume_from_checkpoint=str(tmp_path / "stock" / "checkpoint-5"))
     with (
-        pytest.raises(ValueError, match="must hold a checkpoint to resume from; found 1 checkpoints, none whole"),
+        pytest.raises(ValueError, match=rf"{why} .*; found 0 incomplete, 1 without equipoise\.pt"),
+        pytest.warns(UserWarning, match=r"checkpoint-5 has no file equipoise\.pt and is skipped"),
+    ):
+        make(tmp_path / "stock").train(resume_from_checkpoint=True)
+    (tmp_path / "stock" / "checkpoint-5" / "trainer_state.json").unlink()
+    with (
+        pytest.raises(ValueError, match=r"with the file equipoise\.pt; found 1 incomplete, 0 without equipoise\.pt"),
         pytest.warns(UserWarning, match="checkpoint-5 is incomplete and is skipped"),
     ):
-        make(tmp_path).train(resume_from_checkpoint=True)
+        make(tmp_path / "stock").train(resume_from_checkpoint=True)

@@ -308,7 +308,7 @@ def test_a_batch_is_its_instances():
         torch.testing.assert_close(together[:, k], run(eq.SelfTuned(youth=20), losses[:, k], w)[0])
 
 
-def test_an_absent_objective_has_no_coefficient_and_keeps_its_last_level():
+def test_an_absent_objective_has_no_coefficient_and_a_level_that_follows_the_others():
     weighting = eq.SelfTuned(youth=0)
     losses = torch.tensor([1.0, 2.0, 3.0])
     w = torch.full((3,), 1 / 3)
@@ -316,9 +316,22 @@ def test_an_absent_objective_has_no_coefficient_and_keeps_its_last_level():
     mask = torch.tensor([True, True, False])
     c, after = weighting.update(torch.tensor([1.0, 2.0, float("nan")]), state, w, mask=mask)
     assert c[2] == 0
-    assert after.level[2] == state.level[2]
+    assert after.level[2] == state.level[2]  # as the others have not moved
     everything, _ = weighting.update(losses, state, w)
     assert torch.equal(c[:2], everything[:2])
+
+
+@pytest.mark.parametrize("batch", [(), (1,)], ids=["one run", "a batch"])
+@pytest.mark.parametrize("first", [True, False], ids=["seen once", "never seen"])
+def test_weight_does_not_flow_to_an_absent_objective_while_the_others_fall(first, batch):
+    weighting, w = eq.SelfTuned(), torch.full((3,), 1 / 3)
+    state = weighting.init(torch.ones(*batch, 3))
+    for t in range(400):
+        losses = (0.98**t * torch.tensor([1.0, 1.1, 1.0])).expand(*batch, 3)
+        mask = torch.tensor([True, True, first and t == 0])
+        c, state = weighting.update(losses, state, w, mask=mask)
+    assert weighting.weights(state).flatten()[2] < 0.4
+    assert c.sum() > 0.6 / 3
 
 
 def test_an_objective_that_was_never_seen_counts_as_average():

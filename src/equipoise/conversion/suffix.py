@@ -64,6 +64,7 @@ class Suffix(Conversion[SuffixState]):
     """
 
     records: ClassVar[Literal["before", "after", "either"]] = "before"
+    revision: ClassVar[int] = 2
 
     power: Number = 8.0
     capacity: int = 8

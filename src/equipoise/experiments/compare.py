@@ -46,9 +46,9 @@ def compare(
     Needs the extra `experiments`.
 
     Args:
-        methods: Rows of the table by name, as in `["LS", "TCH"]`, and your own, as in `{"mine": MyWeighting()}` or
-            "module:name"; `{"LS": "LS", "mine": MyWeighting()}` has both. If you name only your own, all rows of the
-            table are added.
+        methods: Rows of the table and "equipoise", the default, by name, as in `["LS", "equipoise"]`, and your own, as
+            in `{"mine": MyWeighting()}` or "module:name"; `{"LS": "LS", "mine": MyWeighting()}` has both. If you name
+            only your own, all rows of the table are added.
         table: "hv" (seven synthetic problems), "digits", "mnist" or "cifar".
         seeds: Seeds; by default those of the table.
         tasks: Problems or federated tasks; by default all of the table.

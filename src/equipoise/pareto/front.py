@@ -20,6 +20,14 @@ RAYS = 9
 """Rays that are drawn."""
 
 
+def _ticks(largest: float) -> list[float]:
+    """0, 0.5, 1, 2, 5, 10, … up to the first that is no smaller than the largest value; if many, every third."""
+    ticks = [0.0, 0.5]
+    while ticks[-1] < max(largest, 1.0):
+        ticks.append(ticks[-1] * (2.5 if f"{ticks[-1]:.0e}"[0] == "2" else 2.0))
+    return ticks if len(ticks) <= 8 else [0.0, *ticks[:0:-3][::-1]]
+
+
 @dataclass(frozen=True)
 class Front:
     """The losses of one model at n preferences.
@@ -75,7 +83,10 @@ class Front:
             right.set_xlabel("preference, sorted by imbalance")
         right.axhline(float(percent.median()), color=RED, linewidth=0.8, linestyle="--", label="median")
         right.set_yscale("symlog", linthresh=1.0)
-        right.set_ylim(bottom=0.0)
+        ticks = _ticks(float(percent.nan_to_num(0.0, 0.0).max()))
+        right.set_yticks(ticks, [f"{tick:,g}" for tick in ticks])
+        right.minorticks_off()
+        right.set_ylim(0.0, ticks[-1])
         right.set_ylabel("imbalance, %")
         right.legend(frameon=False)
         for axes in (left, right):

@@ -83,8 +83,11 @@ def check_configuration(found: Mapping[str, str], here: Mapping[str, str]) -> No
     names = [name for name in {**here, **found} if here.get(name) != found.get(name)]
     if names:
         pairs = ((n, here.get(n, absent), found.get(n, absent)) for n in names)
-        differences = (f"{n} must be {_shown(ours, theirs)}; found {_shown(theirs, ours)}" for n, ours, theirs in pairs)
-        raise StateMismatchError(f"checkpoint belongs to another configuration: {', '.join(differences)}")
+        differences = (
+            f"{n} must be {_shown(ours, theirs)}; found {_shown(theirs, ours)} in the checkpoint"
+            for n, ours, theirs in pairs
+        )
+        raise StateMismatchError(f"checkpoint belongs to another configuration than this run: {', '.join(differences)}")
 
 
 _DIGITS = re.compile(r"\d+\.\d{7,}(e[+-]?\d+)?")

@@ -201,7 +201,9 @@ class Watch:
         self.due = 2 * step
         if before is None:
             return
-        missed = (state.mean > MISSED) & (state.mean > 0.95 * before.mean) & (state.integral > before.integral)
+        error = (2 * state.noise / state.steps).sqrt()  # of a mean over an eighth of the run
+        missed = state.mean - SURE * error > MISSED
+        missed &= (state.mean > 0.95 * before.mean) & (state.integral > before.integral)
         if bool(missed.any()):
             self.due = math.inf
             k = int(torch.where(missed, state.mean, -torch.inf).argmax())
@@ -210,16 +212,16 @@ class Watch:
             warn(
                 f"{spoken(self.names[i])} must be at {'most' if most else 'least'} {at:.4g}; found "
                 f"{100 * float(state.mean[k]):.0f} % {'more' if most else 'less'} on average over the last steps, and "
-                f"no less than before, with a multiplier that keeps growing (now {price:.3g}). This model does not "
-                "meet it together with the other limits, or not in time: loosen it, or give the model more to learn "
+                f"no less than before, with a multiplier that keeps growing (now {price:.3g}). It may be met "
+                "later, with more steps or a smaller learning rate. If not, loosen it, or give the model more to learn "
                 f"with. If the free loss is close to 0 (its mean is {float(state.size):.2g}), give Limits its "
                 "size= (docs/howto/limits.md); this is said once",
                 LimitWarning,
             )
 
 
-FIRST, MISSED = 256, 0.05
-"""The step of the first check, and the fraction by which a limit must be missed."""
+FIRST, MISSED, SURE = 256, 0.05, 3.0
+"""The step of the first check, the fraction by which a limit must be missed, and by how many standard errors more."""
 
 
 # Objectives without gradient ----------------------------------------------------------------

@@ -195,7 +195,7 @@ class MultiObjective:
 
         Use it where a training loss is not the loss that you mean, as with label smoothing. Do not use it against
         overfitting: λ then stays on the loss that overfits, which overfits further. λ moves once per call: if calls are
-        cheap, call it in every step (docs/howto/steering.md has the numbers).
+        cheap, call it in every step (docs/howto/held-out-losses.md has the numbers).
 
         Args:
             losses: f at the current parameters, a tensor (m,), or numbers in a list or by name; no graph is needed.

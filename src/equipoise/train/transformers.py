@@ -4,6 +4,7 @@ Needs the extra `transformers`; nothing else imports this module.
 """
 
 import json
+import math
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -17,7 +18,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset
 from transformers import Trainer, TrainerCallback
 from transformers.trainer_utils import EvalLoopOutput
 
-from equipoise.errors import require, warn
+from equipoise.errors import StateMismatchError, require, warn
 from equipoise.train.checkpoint import load, save
 from equipoise.train.distributed import mean_losses
 from equipoise.train.domains import DomainSampler, Draw
@@ -25,6 +26,7 @@ from equipoise.train.groups import group_losses
 from equipoise.train.inputs import Choice
 from equipoise.train.language import IGNORED, count_tokens, step_shares, token_losses
 from equipoise.train.multi_objective import MultiObjective, check_settings
+from equipoise.weighting.limits import Limit
 
 __all__ = ["DomainTrainer"]
 
@@ -32,8 +34,20 @@ WEIGHT = "draw_weight"
 """The column with the weights of drawn samples."""
 STATE = "equipoise.pt"
 """The checkpoint file with the states of method and sampler, and the weights that training resumes with."""
+PATIENCE = 1000
+"""Steps without labels of a domain before a warning, if an epoch takes longer."""
 FINISHED = "trainer_state.json"
 """The file that the Trainer writes last."""
+FOREIGN = (
+    "those of other Trainers and of save_only_model=True have none; to start from its weights, load the model from it "
+    "and train without resume_from_checkpoint"
+)
+"""Why a checkpoint has no state of a `DomainTrainer`, and what to do."""
+ARGUMENTS = (
+    "batch_size is per_device_train_batch_size, accumulate is gradient_accumulation_steps, world_size is the number of "
+    "ranks, and steps, those of an epoch, follow from these and the data"
+)
+"""What settings of the sampler are called in the Trainer."""
 
 
 class DomainTrainer(Trainer):
@@ -43,8 +57,9 @@ class DomainTrainer(Trainer):
     override `domain_losses` for others. Gradient accumulation, bf16 and `torchrun` work as in the stock Trainer: means
     are over all tokens of a step, on all ranks.
 
-    - Logs have `loss/…` and `lambda/…` by domain, `tch` and `imbalance`; with `draw`, `q/…`. Evaluation has
-      `eval_loss/…` by domain and the largest of them as `eval_worst`, for `metric_for_best_model`.
+    - Logs have `loss/…` and `lambda/…` by domain, `tch` and `imbalance`; with `draw`, `q/…`; with `limits`,
+      `violation/…` and `multiplier/…`. Evaluation has `eval_loss/…` by domain and the largest of them as `eval_worst`,
+      for `metric_for_best_model`.
     - Evaluation, `save_model`, checkpoints and the model after training have the solution's weights. The training
       weights are in a separate file: `train(resume_from_checkpoint=True)` resumes bit for bit from the last complete
       checkpoint.
@@ -53,10 +68,12 @@ class DomainTrainer(Trainer):
         *args: Arguments of the Trainer.
         domains: Their names, all with the same weight; or a mapping from names to weights, the preference.
         method: As in `MultiObjective`.
-        column: The column of the data set with the domain of each row, by name or number; for packed rows, with the
-            domain number of each token.
+        column: The column of the data set with the domain of each row, by name or number; for packed rows, with a list
+            of the domains of its tokens.
         draw: Whether to draw batches by λ; or settings of `DomainSampler` other than sizes and seed, such as
             `{"explore": 0.1, "repeats": 4}`.
+        limits: Domains whose loss must stay below a number, or within a pair (least, most). They are not balanced; in a
+            mapping `domains` their weight is 0.
         settings: Further arguments of `MultiObjective`.
         **kwargs: Arguments of the Trainer.
 
@@ -82,14 +99,27 @@ class DomainTrainer(Trainer):
         method: Choice = None,
         column: str = "domain",
         draw: bool | Mapping[str, Any] = False,
+        limits: Mapping[str, Limit] | None = None,
         settings: Mapping[str, Any] | None = None,
         **kwargs: Any,
     ) -> None:
         self.domains = tuple(domains)
         require(len(set(self.domains)) == len(self.domains) >= 1, "domains must be different names", self.domains)
-        even = dict.fromkeys(self.domains, 1 / len(self.domains))
-        preference = dict(domains) if isinstance(domains, Mapping) else even
+        limits = limits or {}
+        free = [name for name in self.domains if name not in limits]
+        known = set(limits) < set(self.domains)
+        require(known, f"limits must be of domains, and leave one of {list(self.domains)} without", list(limits))
+        preference = dict.fromkeys(free, 1 / len(free))
+        if isinstance(domains, Mapping):
+            weighed = {name: domains[name] for name in limits if domains[name] != 0}
+            require(not weighed, "domains with a limit must have the weight 0", weighed)
+            preference = {name: domains[name] for name in free}
+        rule = "limits must be an argument of their own: DomainTrainer(..., limits=)"
+        require("limits" not in (settings or {}), rule, "them in settings")
         self._settings: dict[str, Any] = {"preference": preference, "method": method, **(settings or {})}
+        self._settings |= {"limits": dict(limits)} if limits else {}
+        self._order = [self.domains.index(name) for name in (*free, *limits)] if limits else None
+        """The domains in the order of a MultiObjective with limits, (m,)."""
         check_settings(self._settings)
         self.column, self._draw = column, dict(draw) if isinstance(draw, Mapping) else ({} if draw else None)
         self.mol: MultiObjective | None = None
@@ -97,9 +127,16 @@ class DomainTrainer(Trainer):
         self._shares: deque[Tensor] = deque()
         self._sums: Tensor | None = None
         """Losses and counts of an evaluation, (2, m)."""
+        self._said: set[str] = set()
+        """Warnings that are given once."""
         super().__init__(*args, **kwargs)
         require(not self.is_deepspeed_enabled, "DeepSpeed must not be used: it has its own optimizer", "DeepSpeed")
         require(self.args.n_gpu <= 1, "several GPUs must be used by torchrun", f"{self.args.n_gpu} in one process")
+        own = self.compute_loss_func
+        rule = "compute_loss_func must be None: override domain_losses for another loss"
+        require(own is None, rule, lambda: own)
+        smoothing = self.args.label_smoothing_factor
+        require(smoothing == 0, "label_smoothing_factor must be 0: override domain_losses for another loss", smoothing)
         # The Trainer then divides by the number of accumulated batches, and leaves the rest to `compute_loss`.
         self.model_accepts_loss_kwargs = False
         self.data_collator = _Collate(self.data_collator, column, self.domains)
@@ -141,7 +178,7 @@ class DomainTrainer(Trainer):
         """The scalar to differentiate; in evaluation, the mean over all tokens or samples."""
         if self.column not in inputs and not model.training:
             return super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
-        require(self.column in inputs, f"rows must have the column {self.column!r}", lambda: sorted(inputs))
+        self._check_column(inputs)
         domains, weights, labels = (inputs.pop(key, None) for key in (self.column, WEIGHT, "labels"))
         require(labels is not None, "rows must have labels", lambda: sorted(inputs))
         outputs = model(**inputs)
@@ -149,7 +186,7 @@ class DomainTrainer(Trainer):
         f, n = self.domain_losses(outputs, labels, domains, weights, share)
         if model.training:
             assert self.mol is not None  # noqa: S101
-            loss = self.mol(f, n)
+            loss = self.mol(f, n) if self._order is None else self.mol(f[self._order], n[self._order])
         else:
             found = torch.stack([f * n, n]).detach().double()
             self._sums = found if self._sums is None else self._sums + found
@@ -160,10 +197,16 @@ class DomainTrainer(Trainer):
         """The batches of a step, and the share of every domain's tokens in each."""
         batches, items = super().get_batch_samples(epoch_iterator, num_batches, device)
         self._shares.clear()
-        if len(batches) > 1 and self.sampler is None and all(batch["labels"].ndim == 2 for batch in batches):
+        tokens = all("labels" in batch and batch["labels"].ndim == 2 for batch in batches)
+        if len(batches) > 1 and self.sampler is None and tokens:
+            self._check_column(batches[0])
             counts = [self._count(batch["labels"].to(device), batch[self.column].to(device)) for batch in batches]
             self._shares.extend(step_shares(torch.stack(counts)))
         return batches, items
+
+    def _check_column(self, batch: Mapping[str, Any]) -> None:
+        columns = _columns(self.train_dataset) or sorted(batch)
+        require(self.column in batch, f"rows must have the column {self.column!r}: give column=", columns)
 
     def _count(self, labels: Tensor, domains: Tensor) -> Tensor:
         return count_tokens(labels[:, 1:], domains if domains.ndim == 1 else domains[:, 1:], len(self.domains))
@@ -182,16 +225,18 @@ class DomainTrainer(Trainer):
 
     def get_train_dataloader(self) -> Any:  # noqa: ANN401
         """The stock loader, or batches drawn by λ."""
-        if self._draw is None:
-            return super().get_train_dataloader()
         data: Any = self.train_dataset
+        found = _read_column(data, self.column)
+        if self._draw is None:
+            if found is not None:
+                _numbers(found, self.domains)
+            return super().get_train_dataloader()
         sized = data is not None and not isinstance(data, IterableDataset)
         rule = "train_dataset must have a length where batches are drawn; see DomainStreams"
         require(sized, rule, lambda: type(data))
-        args, column = self.args, self.column
-        names = data[column] if hasattr(data, "column_names") else [row[column] for row in data]
+        args = self.args
         self.sampler = DomainSampler(
-            [_number(name, self.domains) for name in names],
+            _numbers(self._drawn_from(data) if found is None else found, self.domains),
             self._train_batch_size,
             len(self.domains),
             accumulate=args.gradient_accumulation_steps,
@@ -211,6 +256,28 @@ class DomainTrainer(Trainer):
             persistent_workers=args.dataloader_persistent_workers,
         )
 
+    def _drawn_by(self, mol: MultiObjective) -> MultiObjective | Tensor:
+        """What batches are drawn by: the coefficients; with limits, their sizes in the order of the domains, (m,)."""
+        if self._order is None:
+            return mol
+        sizes = mol._run.last_coefficients().abs()  # that of a lower bound is negative
+        found = torch.empty_like(sizes)
+        found[self._order] = sizes
+        return found
+
+    def _drawn_from(self, data: Any) -> list[Any]:  # noqa: ANN401
+        """The domain of every row, read row by row."""
+        found = []
+        for row in data:
+            self._check_column(row)
+            rule = (
+                "draw must be False for rows with a list of domains: to draw by λ, pack each row from one domain, and "
+                "give its name in the column"
+            )
+            require(not _is_list(row[self.column]), rule, "a list of domains")
+            found.append(row[self.column])
+        return found
+
     def _set_signature_columns_if_needed(self) -> None:
         super()._set_signature_columns_if_needed()
         columns: Any = self._signature_columns
@@ -224,12 +291,33 @@ class DomainTrainer(Trainer):
         """Log losses, λ and probabilities of the domains besides the loss."""
         if self.mol is not None and self.is_in_train and "loss" in logs:
             metrics = self.mol.metrics()
-            wanted = ("loss/", "lambda/", "tch", "imbalance")
+            self._warn_of_absent()
+            wanted = ("loss/", "lambda/", "violation/", "multiplier/", "tch", "imbalance")
             logs |= {name: float(x) for name, x in metrics.items() if name.startswith(wanted)}
             if self.sampler is not None:
                 q = self.sampler.probabilities.tolist()
                 logs |= {f"q/{name}": x for name, x in zip(self.domains, q, strict=True)}
         super().log(logs, *args, **kwargs)
+
+    def _warn_of_absent(self) -> None:
+        """Warn once if no step had labels of a domain, although its rows should have been there."""
+        assert self.mol is not None  # noqa: S101
+        passed = (self.state.epoch or 0.0) > 0.999 or self.mol.step >= PATIENCE
+        if self.mol.step == 0 or not (passed or self.sampler is not None):  # drawn steps have rows of every domain
+            return
+        metrics = self.mol.metrics()
+        absent = [name for name in self.domains if math.isnan(metrics[f"loss/{name}"])]
+        if absent:
+            found = f"the first {self.mol.step} steps must have labels of every domain; found none of {absent}. Either"
+            remedy = (
+                f"all their labels are {IGNORED}, or they have no rows: mend the data, or leave them out of domains"
+            )
+            self._warn_once("absent", f"{found} {remedy}")
+
+    def _warn_once(self, key: str, text: str) -> None:
+        if key not in self._said:
+            self._said.add(key)
+            warn(text)
 
     # The solution -----------------------------------------------------------------------------
 
@@ -258,8 +346,12 @@ class DomainTrainer(Trainer):
             assert seen.mask is not None  # noqa: S101
             rows = zip(self.domains, seen.values.tolist(), seen.mask.tolist(), strict=True)
             present = {name: loss for name, loss, there in rows if there}
+            require(len(present) > 0, f"evaluation data must have labels other than {IGNORED}", "none")
             output.metrics.update({f"{metric_key_prefix}_loss/{name}": loss for name, loss in present.items()})
             output.metrics[f"{metric_key_prefix}_worst"] = max(present.values())
+        elif f"{metric_key_prefix}_loss" in (output.metrics or {}):
+            found = f"evaluation data must have the column {self.column!r} for losses by domain; found"
+            self._warn_once("column", f"{found} {_columns(dataloader.dataset) or 'a batch without it'}")
         return output
 
     def save_model(self, *args: Any, **kwargs: Any) -> None:
@@ -282,9 +374,8 @@ class DomainTrainer(Trainer):
         if resume_from_checkpoint is True:
             resume_from_checkpoint = _last_whole(Path(str(self.args.output_dir)))
         if isinstance(resume_from_checkpoint, str):
-            missing = not (Path(resume_from_checkpoint) / STATE).is_file()
-            rule = f"checkpoint must have the file {STATE}, as those of a DomainTrainer have"
-            require(not missing, rule, resume_from_checkpoint)
+            there = (Path(resume_from_checkpoint) / STATE).is_file()
+            require(there, f"checkpoint must have the file {STATE}: {FOREIGN}", resume_from_checkpoint)
         return super().train(resume_from_checkpoint, *args, **kwargs)
 
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
@@ -292,13 +383,17 @@ class DomainTrainer(Trainer):
         if checkpoint is not None:
             assert self.mol is not None  # noqa: S101
             state = load(Path(checkpoint) / STATE, map_location="cpu")
-            drawn = "batches drawn by λ" if self.sampler is not None else "the stock loader"
-            rule = f"checkpoint must be of a run with {drawn}, as this one is"
-            require((state["sampler"] is None) == (self.sampler is None), rule, "the other")
+            drawn = state["sampler"] is not None
+            source = "drew batches by λ" if drawn else "used the stock loader"
+            rule = f"draw must be {'True or its settings' if drawn else 'False'}: the run of the checkpoint {source}"
+            require(drawn == (self.sampler is not None), rule, "False" if drawn else "drawn batches in this run")
             self.mol.model.load_state_dict(state["weights"])
             self.mol.load_state_dict(state["mol"])
             if self.sampler is not None:
-                self.sampler.load_state_dict(state["sampler"])
+                try:
+                    self.sampler.load_state_dict(state["sampler"])
+                except StateMismatchError as error:
+                    raise StateMismatchError(f"{error}. {ARGUMENTS}") from None
 
     def _finish(self) -> None:
         """Leave the solution in the model, or the best one that the Trainer has loaded."""
@@ -318,7 +413,10 @@ class _Steps(TrainerCallback):
     def on_pre_optimizer_step(self, *args: Any, **kwargs: Any) -> None:  # noqa: ARG002
         sampler, mol = self.trainer.sampler, self.trainer.mol
         if sampler is not None and mol is not None:
-            sampler.follow(mol)
+            sampler.follow(self.trainer._drawn_by(mol))
+
+    def on_epoch_end(self, *args: Any, **kwargs: Any) -> None:  # noqa: ARG002
+        self.trainer._warn_of_absent()
 
     def on_train_end(self, *args: Any, **kwargs: Any) -> None:  # noqa: ARG002
         self.trainer._finish()
@@ -349,9 +447,10 @@ class _Collate:
             return self.inner(rows)
         own = {self.column, WEIGHT}
         batch = self.inner([{key: x for key, x in row.items() if key not in own} for row in rows])
-        given = [row[self.column] for row in rows]
-        if isinstance(given[0], Sequence | Tensor) and not isinstance(given[0], str) and torch.as_tensor(given[0]).ndim:
-            batch[self.column] = _padded([torch.as_tensor(one) for one in given], batch["labels"])
+        given = [row.get(self.column) for row in rows]
+        if _is_list(given[0]):
+            require("labels" in batch, "rows must have labels", lambda: sorted(batch))
+            batch[self.column] = _padded([_tokens(one, self.domains) for one in given], batch["labels"])
         else:
             batch[self.column] = torch.tensor([_number(name, self.domains) for name in given])
         if WEIGHT in rows[0]:
@@ -359,11 +458,47 @@ class _Collate:
         return batch
 
 
+def _columns(data: Any) -> list[str] | None:  # noqa: ANN401
+    """The columns of a list of rows, or of a data set that names them; None for others."""
+    if isinstance(data, Sequence):
+        return list(data[0]) if len(data) > 0 and isinstance(data[0], Mapping) else None
+    return getattr(data, "column_names", None)
+
+
+def _read_column(data: Any, column: str) -> list[Any] | None:  # noqa: ANN401
+    """The domain of every row; None where the rows are packed, or where all of them would have to be made to tell."""
+    if not hasattr(data, "__len__") or column not in (_columns(data) or []):
+        return None
+    if isinstance(data, Sequence):
+        return None if _is_list(data[0][column]) else [row.get(column) for row in data]
+    plain = data.with_format(None) if hasattr(data, "with_format") else data  # without transforms of whole rows
+    return None if len(plain) == 0 or _is_list(plain[0][column]) else list(plain[column])
+
+
+def _is_list(given: Any) -> bool:  # noqa: ANN401
+    """Whether these are the domains of a packed row's tokens."""
+    return not isinstance(given, str) and (isinstance(given, Sequence) or getattr(given, "ndim", 0) > 0)
+
+
+def _tokens(given: Any, domains: tuple[str, ...]) -> Tensor:  # noqa: ANN401
+    """The domains of a row's tokens by number, (t,); tokens without a label may have any number."""
+    rule = f"rows must all have a list of domains, or one of {list(domains)} each"
+    require(_is_list(given), rule, lambda: f"{given!r} beside a list")
+    each = given.tolist() if hasattr(given, "tolist") else list(given)
+    known = {one: one if isinstance(one, int) else _number(one, domains) for one in dict.fromkeys(each)}
+    return torch.tensor([known[one] for one in each])
+
+
 def _padded(domains: list[Tensor], labels: Tensor) -> Tensor:
     """The domains of tokens, as long as the labels, (n, t)."""
+    rule = "lists of domains must belong to labels per token, of shape (n, t)"
+    require(labels.ndim == 2, rule, lambda: tuple(labels.shape))
     found = torch.full(labels.shape, IGNORED)
-    for row, one in zip(found, domains, strict=True):
+    for row, one, label in zip(found, domains, labels, strict=True):
         require(len(one) <= len(row), f"domains of tokens must be at most {len(row)}, as the labels are", len(one))
+        beyond = int((label[len(one) :] != IGNORED).sum())
+        rule = "lists of domains must have an entry for every token with a label, and rows be padded on the right"
+        require(beyond == 0, rule, f"{len(one)} entries, and {beyond} labels after them")
         row[: len(one)] = one
     return found
 
@@ -373,25 +508,44 @@ def _number(name: Any, domains: tuple[str, ...]) -> int:  # noqa: ANN401
     if isinstance(name, str):
         require(name in domains, f"domains must be among {list(domains)}", name)
         return domains.index(name)
-    number = int(name)
-    require(0 <= number < len(domains), f"domains must lie in 0..{len(domains) - 1}", number)
-    return number
+    number = name.item() if hasattr(name, "item") else name
+    rule = f"domains must be among {list(domains)}, or lie in 0..{len(domains) - 1}, in every row"
+    require(isinstance(number, int | float) and number in range(len(domains)), rule, repr(number))
+    return int(number)
+
+
+def _numbers(names: list[Any], domains: tuple[str, ...]) -> list[int]:
+    """The domains of all rows by number."""
+    packed = any(_is_list(name) for name in names)
+    require(not packed, "rows must all have a list of domains, or none", "both")
+    known = {name: _number(name, domains) for name in dict.fromkeys(names)}
+    missing = [name for number, name in enumerate(domains) if number not in known.values()]
+    rule = "train_dataset must have rows of every domain: leave the others out of domains"
+    require(not missing, rule, f"none of {missing}")
+    return [known[name] for name in names]
 
 
 def _last_whole(folder: Path) -> str:
     """The last complete checkpoint in a folder."""
     found = [p for p in folder.glob("checkpoint-*") if p.name.removeprefix("checkpoint-").isdigit()]
+    foreign = 0
     for checkpoint in sorted(found, key=lambda p: int(p.name.removeprefix("checkpoint-")), reverse=True):
-        if _is_whole(checkpoint):
+        if not _is_complete(checkpoint):
+            warn(f"{checkpoint} is incomplete and is skipped")
+        elif not (checkpoint / STATE).is_file():
+            foreign += 1
+            warn(f"{checkpoint} has no file {STATE} and is skipped")
+        else:
             return str(checkpoint)
-        warn(f"{checkpoint} is incomplete and is skipped")
-    require(False, f"{folder} must hold a checkpoint to resume from", f"{len(found)} checkpoints, none whole")  # noqa: FBT003
+    rule = f"{folder} must hold a complete checkpoint with the file {STATE}"
+    rule = f"{rule}: {FOREIGN}" if foreign else rule
+    require(False, rule, f"{len(found) - foreign} incomplete, {foreign} without {STATE}")  # noqa: FBT003
     return ""
 
 
-def _is_whole(checkpoint: Path) -> bool:
+def _is_complete(checkpoint: Path) -> bool:
     try:
         json.loads((checkpoint / FINISHED).read_text())
     except (OSError, ValueError):
         return False
-    return (checkpoint / STATE).is_file()
+    return True

@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
@@ -21,6 +21,9 @@ Limit = float | tuple[float, float] | None
 
 FAR, NEAR = 2.0, 1.0
 """Relative violations are clipped to these values: in the integral and in the proportional part."""
+WIDE, HUGE = 6.0, 1e6
+"""In the integral a violation may be this many times its usual change, if that is more: the mean of a few samples is
+skewed, and clipped at FAR it would look smaller than it is. And the largest violation of all."""
 
 
 class LimitsState(NamedTuple):
@@ -97,6 +100,8 @@ class Limits(Weighting[LimitsState]):
         >>> round(x.item(), 2), round(limits.multipliers(state).item(), 1)  # 2x = μ·2(2 − x): μ = 3
         (1.5, 3.0)
     """
+
+    revision: ClassVar[int] = 2
 
     limits: tuple[Limit, ...]
     among: Weighting[Any] = SelfTuned()  # noqa: RUF009
@@ -183,7 +188,8 @@ class Limits(Weighting[LimitsState]):
         if 0.0 in self._scales:  # a limit of 0 has no scale: use the first loss
             scale = torch.where(scale > 0, scale, torch.where(f != 0, f.abs(), 1.0))
         exact = (f - constant(self._signed_bounds, f)) / scale
-        v = exact.clamp(-FAR, FAR)
+        cap = (WIDE * state.noise.sqrt()).clamp(FAR, HUGE)
+        v = torch.clamp(exact, -cap, cap)
         reach = (f / scale).abs().clamp(1.0, 1e9)
         push = alpha * v
         if seen.present is not None:

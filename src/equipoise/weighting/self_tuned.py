@@ -209,7 +209,7 @@ class SelfTuned(Weighting[SelfTunedState]):
         [0.5, 0.0]
     """
 
-    revision: ClassVar[int] = 2
+    revision: ClassVar[int] = 3
 
     target: float = 0.1
     jitter: float = 0.4
@@ -315,9 +315,8 @@ class SelfTuned(Weighting[SelfTunedState]):
         t = state.steps + 1
         rates = _rates(t)
         memory, recent = rates[..., :1], rates[..., 5:].unsqueeze(-2)
-        level = self._level(state, gain, present, rates[..., 4:5])
+        level, sizes = self._level(state, gain, present, rates[..., 4:5])
         means = torch.lerp(state.means, level.unsqueeze(-1), rates[..., 1:4].unsqueeze(-2))
-        sizes = torch.lerp(state.size, level.abs(), rates[..., 4:5])
         size = sizes.mean(-1, keepdim=True).clamp_min(torch.finfo(sizes.dtype).tiny)
         d = level / size
         change = d - d.mean(-1, keepdim=True) - state.deviation
@@ -374,10 +373,13 @@ class SelfTuned(Weighting[SelfTunedState]):
         slow, fast, quick, tenth = max(1 - 2 / t, 0.0), max(1 - 8 / t, 0.0), min(1 - 1 / t, 0.7), min(1 - 1 / t, 0.9)
         recent = 0.0 if t <= 2 else min(1 - 1 / (t - 1), 0.99)
         memory = max(1 - 4 / t, 0.0)
-        level, usual = self._level_single(now, gain, present, 1 - tenth)
+        level, sizes, usual = self._level_single(now, gain, present, tenth)
         absolute = np.abs(level)
-        size = float(mean(absolute))
-        size = max(size - (size - usual) * tenth, TINY)
+        if sizes is None:
+            size = float(mean(absolute))
+            size = max(size - (size - usual) * tenth, TINY)
+        else:
+            size = max(float(mean(sizes)), TINY)
         d = level / size
         d -= float(mean(d))
         change = d - now.deviation
@@ -391,6 +393,8 @@ class SelfTuned(Weighting[SelfTunedState]):
         var, cov = off[4:].dot(off[4]).tolist()
         off *= np.array((slow, fast, quick, tenth, recent, recent)).reshape(6, 1)
         seen -= off
+        if sizes is not None:
+            seen[3] = sizes
         corner = t > 3 and now.used.item(now.used.argmax()) >= CORNER
         if corner or now.alternation or now.brake < 1:  # else the brake stays released, as in most steps
             self._brake_single(now, change, corner=corner)
@@ -399,36 +403,47 @@ class SelfTuned(Weighting[SelfTunedState]):
         now.var, now.cov = var + now.var * memory, cov + now.cov * memory
         return size
 
-    def _level(self, state: SelfTunedState, gain: Tensor, present: Tensor | None, rate: Tensor) -> Tensor:
-        """The gains without spikes, (*B, m). Those of absent objectives follow the sizes of the present ones.
+    def _level(
+        self, state: SelfTunedState, gain: Tensor, present: Tensor | None, rate: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """The gains without spikes, and their running sizes, (*B, m).
 
-        So λ does not flow to an absent objective only because the others' losses fall.
+        Those of absent objectives follow the present ones, so that λ does not flow to them only because others fall.
         """
         cap = self.spike * torch.maximum(state.size, state.size.mean(-1, keepdim=True))
         level = torch.clamp(gain, -cap, cap)
+        sizes = torch.lerp(state.size, level.abs(), rate)
         if present is None:
-            return level
-        here = present.to(level)
-        mean = level.sum(-1, keepdim=True) / here.sum(-1, keepdim=True).clamp_min(1)
-        before = (here * state.size).sum(-1, keepdim=True)
-        after = (here * torch.lerp(state.size, level.abs(), rate)).sum(-1, keepdim=True)
-        trend = (after / before.clamp_min(torch.finfo(level.dtype).tiny)).clamp_max(self.spike)
-        return torch.where(present, level, torch.where(state.steps > 0, state.level * trend, mean))
+            return level, sizes
+        here, tiny = present.to(level), torch.finfo(level.dtype).tiny
+        fresh = state.steps == 0
+        total, before, after = ((here * x).sum(-1, keepdim=True) for x in (level, state.size, sizes))
+        trend = (after / before.clamp_min(tiny)).clamp_max(self.spike)
+        others = torch.where(fresh, after / here.sum(-1, keepdim=True).clamp_min(1), state.size * trend)
+        sizes = torch.where(present, sizes, others)
+        return torch.where(present, level, sizes * (total / after.clamp_min(tiny))), sizes
 
-    def _level_single(self, now: _Single, gain: Array, present: Flags | None, rate: float) -> tuple[Array, float]:
-        """Also the mean of the sizes."""
+    def _level_single(
+        self, now: _Single, gain: Array, present: Flags | None, kept: float
+    ) -> tuple[Array, Array | None, float]:
+        """The gains, the sizes of all if some are absent, and the mean of the sizes before."""
         sizes, level = now.averages[3], gain
         usual = float(uniform(len(gain)).dot(sizes))
         if not math.sqrt(gain.dot(gain)) <= self.spike * usual:  # else no gain is beyond its cap
             cap = self.spike * np.maximum(sizes, usual)
             level = np.minimum(np.maximum(gain, -cap), cap)
         if present is None:
-            return level, usual
+            return level, None, usual
+        total, before = float(np.add.reduce(level[present])), float(np.add.reduce(sizes[present]))
+        new = np.abs(level)
+        new += (sizes - new) * kept
+        after = float(np.add.reduce(new[present]))
         if now.steps == 1:
-            return np.where(present, level, float(np.add.reduce(level)) / np.count_nonzero(present)), usual
-        before = float(np.add.reduce(sizes[present]))
-        after = before + rate * (float(np.add.reduce(np.abs(level[present]))) - before)
-        return np.where(present, level, now.level * min(after / max(before, TINY), self.spike)), usual
+            others: Array | float = after / np.count_nonzero(present)
+        else:
+            others = sizes * min(after / max(before, TINY), self.spike)
+        new = np.where(present, new, others)
+        return np.where(present, level, new * (total / max(after, TINY))), new, usual
 
     def _moved(
         self, state: SelfTunedState, size: Tensor, present: Tensor | None, odds: Tensor | None
@@ -442,7 +457,10 @@ class SelfTuned(Weighting[SelfTunedState]):
         pace = torch.minimum(pace, state.pace * (t / (t - 1)) ** 8)
         push = (pace * size) * d
         if present is not None:
-            push = torch.where(present, push if odds is None else push / odds, 0.0)
+            # An absent objective moves as the present ones do on average: its part of the anchor stays.
+            here = present.to(push)
+            usual = (here * push).sum(-1, keepdim=True) / here.sum(-1, keepdim=True).clamp_min(1)
+            push = torch.where(present, push, usual) if odds is None else torch.where(present, push / odds, 0.0)
         anchor = local_step(state.anchor, push.clamp(-0.25, 0.25), low)
         dual = local_step(anchor, rho * d, low)
         return state._replace(dual=dual, used=state.dual, anchor=anchor, pace=pace, start=start, youth=youth)
@@ -454,7 +472,8 @@ class SelfTuned(Weighting[SelfTunedState]):
         now.pace = pace if t == 1 else min(pace, now.pace * (t / (t - 1)) ** 8)
         push = (now.pace * size) * d
         if present is not None:
-            push = np.where(present, push if odds is None else push / odds, 0.0)
+            usual = float(np.add.reduce(push[present])) / np.count_nonzero(present)
+            push = np.where(present, push, usual) if odds is None else np.where(present, push / odds, 0.0)
         if not push.dot(push) <= 0.25**2:  # else no entry is beyond the limits
             push = np.minimum(np.maximum(push, -0.25), 0.25)
         now.anchor = local_step_single(now.anchor, push, low)

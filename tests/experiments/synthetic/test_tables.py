@@ -155,8 +155,19 @@ def test_rows_are_those_that_were_asked_for_and_ones_own():
     assert len(synthetic.chosen(alone)) == 14 + 1
     with pytest.raises(UnknownNameError, match="method must be a row of the table, or module:name of your own; found"):
         synthetic.chosen(replace(request, methods=("qFFL",)))
+    with pytest.raises(UnknownNameError, match=r"found 'qFFL'; rows: LS, TCH, .*, PMTL, equipoise$"):
+        synthetic.chosen(replace(request, methods=("qFFL",)))
     with pytest.raises(ValueError, match="PropFair must have no transform: that is for clients"):
         synthetic.own_row("PropFair", eq.methods()["PropFair"])
+
+
+def test_the_default_can_be_named_beside_the_rows():
+    default = eq.methods()["equipoise"]
+    request = Request(Console(), Path("out"), methods=("equipoise", "LS"))
+    ours, _ = synthetic.chosen(request)
+    assert (ours.method, ours.weighting, ours.conversion) == ("equipoise", default.weighting, default.conversion)
+    everything = synthetic.chosen(replace(request, methods=None))
+    assert [row.method for row in everything] == list(paper.HYPERVOLUMES)
 
 
 def test_other_seeds_claim_nothing(published):

@@ -14,7 +14,7 @@ import torch
 
 from equipoise import metrics, preference
 from equipoise.conversion import Adaptive, Average, Conversion, Last
-from equipoise.errors import require
+from equipoise.errors import UnknownNameError, require
 from equipoise.experiments import paper
 from equipoise.experiments.item import Request
 from equipoise.experiments.paper import Preset
@@ -22,7 +22,7 @@ from equipoise.experiments.results import CellStore, Finished, Result, Spec
 from equipoise.identity import digest
 from equipoise.identity import spec as identity
 from equipoise.problems import F6, KnownFront, problems
-from equipoise.registry import Method, unknown
+from equipoise.registry import Method, default
 from equipoise.simplex import Entropic, Euclidean
 from equipoise.solver import Run, solve_many
 from equipoise.weighting import (
@@ -46,6 +46,9 @@ SEEDS = (0, 19, 42)
 STEPS = 1000
 PREFERENCES = 10
 PROBLEMS = ("VLMOP2", "F1", "F2", "F3", "F4", "F5", "F6")
+
+DEFAULT = "equipoise"
+"""The library's default method, which can be named beside the rows."""
 
 STEP_SIZE = 0.02
 """The step size of methods that are not in the paper."""
@@ -106,18 +109,22 @@ def settings(preset: Preset) -> tuple[Setting, ...]:
 
 
 def chosen(request: Request, rows: Sequence[Setting] | None = None) -> list[Setting]:
-    """The requested rows: those named, or all, then the user's own methods.
+    """The requested rows: those named, or all of the table, then the user's own methods.
+
+    `equipoise`, the default, is no row of the paper but can be named.
 
     Raises:
         UnknownNameError: The table has no row of this name.
     """
-    known = {row.method: row for row in (settings(request.settings) if rows is None else rows)}
+    usual = {row.method: row for row in (settings(request.settings) if rows is None else rows)}
+    known = usual | {DEFAULT: own_row(DEFAULT, default())}
     own = dict(request.own)
     named = [name for name in request.methods or () if name not in own]
     for name in named:
         if name not in known:
-            raise unknown("method must be a row of the table, or module:name of your own", name, known)
-    return [*(known[name] for name in named or known), *(own_row(name, method) for name, method in own.items())]
+            rule = "method must be a row of the table, or module:name of your own"
+            raise UnknownNameError(f"{rule}; found {name!r}; rows: {', '.join(known)}")
+    return [*(known[name] for name in named or usual), *(own_row(name, method) for name, method in own.items())]
 
 
 def own_row(name: str, method: Method) -> Setting:
