@@ -94,7 +94,7 @@ class LimitWarning(UserWarning):
 
 
 class BalanceWarning(UserWarning):
-    """An objective has had no gradient for a long time; the message has its name, its slack and the remedy.
+    """An objective has had no gradient or no samples for a long time; the message has its name and the remedy.
 
     Examples:
         >>> import warnings
@@ -108,8 +108,9 @@ class BalanceWarning(UserWarning):
         ['BalanceWarning']
         >>> print(said[0].message)
         price has had no gradient for 1000 steps: its weight λ is below 0.0005, and its weighted loss is 99 % below the
-        largest. Its loss is 87 times smaller than the largest: give units="start", or units= as numbers; this is said
-        once
+        largest, that of length. What to do: if length cannot fall further, give its best value as ideal=; if the losses
+        have different units, give units="start"; or raise the weight of price, or accept that it is better than asked
+        for; this is said once
     """
 
 

@@ -313,6 +313,17 @@ def test_an_objective_that_was_never_observed_does_not_hold_iterates_back(batch)
     assert means[3, :3].tolist() == [0.0, 0.0, 0.0]  # no difference was measured
 
 
+def test_an_objective_that_is_never_observed_leaves_no_infinity_behind():
+    conversion, mask = eq.Suffix(), torch.tensor([True, False])
+    single, batch = (conversion.begin(torch.ones(*shape, 2)) for shape in ((), (1,)))
+    for step in range(40):
+        losses = torch.tensor([1.0 + step % 3, 0.0])
+        single = conversion.plan(losses, single, mask)[1]
+        batch = conversion.plan(losses.unsqueeze(0), batch, mask.unsqueeze(0))[1]
+    torch.testing.assert_close(single.means, batch.means[0])
+    assert bool(single.means.isfinite().all())
+
+
 def test_nothing_is_recorded_before_an_objective_was_observed():
     conversion = eq.Suffix()
     state = conversion.begin(torch.ones(2))

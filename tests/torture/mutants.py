@@ -195,8 +195,8 @@ MUTANTS = [
     *_of(
         "conversion/plan.py",
         (
-            "torch.where(sound.unsqueeze(-1), newest, observed)\n    if sound.ndim",
-            "newest\n    if sound.ndim",
+            "return newest, sound, torch.where(sound.unsqueeze(-1), newest, observed)",
+            "return newest, sound, newest",
             f"{CONTRACT}::test_a_non_finite_loss_leaves_the_state_as_it_was",
         ),
         (
@@ -245,8 +245,8 @@ MUTANTS = [
             f"{LOOP}::test_the_trajectory_is_that_of_the_loop_by_hand_bit_for_bit",
         ),
         (
-            "self._unstepped = 0\n        if self.at_once",
-            "if self.at_once",
+            "self._unstepped = self._skips = 0\n        if self.at_once",
+            "self._skips = 0\n        if self.at_once",
             f"{LOOP}::test_eight_backward_passes_without_a_step_are_said_once",
         ),
         (

@@ -711,6 +711,7 @@ def play(as_accelerator, monkeypatch, tmp_path) -> Iterator[Callable[..., None]]
     torch.set_warn_always(once)
 
 
+@pytest.mark.filterwarnings("ignore:LBFGS without a line search")
 @pytest.mark.parametrize("seed", [*range(FEW), *(pytest.param(s, marks=pytest.mark.slow) for s in range(FEW, MANY))])
 def test_it_is_the_same_run_in_any_order(seed, play):
     play(seed)

@@ -248,7 +248,7 @@ LOSSES = {
         "every loss must require grad; found [1] without a graph",
     ),
     "integers": (lambda f: f.long(), "losses must be floating-point numbers; found torch.int64"),
-    "no graph": (lambda f: f.detach(), "losses must require grad; found losses without a graph"),
+    "no graph": (lambda f: f.detach(), "losses must require grad; found losses without a graph, as inside torch.vmap"),
     "no graph by name": (
         lambda f: {"a": f[0], "b": f[1].detach(), "c": f[2]},
         "every loss must require grad; found ['b'] without a graph",

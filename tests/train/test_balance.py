@@ -36,14 +36,14 @@ def run(values: tuple[float, ...], preference: list[float], steps: int = 1100, *
 
 UNITS = (
     "price has had no gradient for 1000 steps: its weight λ is below 0.0005, and its weighted loss is 99 % below the "
-    'largest. Its loss is 87 times smaller than the largest: give units="start", or units= as numbers; '
-    "this is said once"
+    "largest, that of length. What to do: if length cannot fall further, give its best value as ideal=; if the losses "
+    'have different units, give units="start"; or raise the weight of price, or accept that it is better than asked '
+    "for; this is said once"
 )
 MISSED = (
     "price has had no gradient for 1000 steps: its weight λ is below 0.0005, and its weighted loss is 80 % below the "
-    "largest. The ray of the preference does not meet the front there: the objective is already better than asked for. "
-    "If the largest loss cannot reach 0, give its least value as ideal=; else raise this objective's weight in the "
-    "preference, or accept it; this is said once"
+    "largest, that of length. What to do: if length cannot fall further, give its best value as ideal=; or raise the "
+    "weight of price, or accept that it is better than asked for; this is said once"
 )
 NAMES = ("length", "price")
 
@@ -64,17 +64,20 @@ def test_else_the_ray_misses_the_front():
 @pytest.mark.parametrize(
     ("values", "preference", "settings", "text"),
     [
-        ((1.0, 50.0), [0.99, 0.01], {}, "objective 1.*The ray"),  # the large loss is the one asked for less
+        # the large loss is the one asked for less
+        ((1.0, 50.0), [0.99, 0.01], {}, "^objective 1 .*if objective 0 cannot fall further.*ideal=; or raise"),
         (
             (9.0, 1.0, 1.0),
             [0.2, 0.4, 0.4],
             {},
-            r"objective 1 .* 78 % below the largest \(1 more objectives are like it\)",
+            r"objective 1 .* 78 % below the largest, that of objective 0 \(1 more objective is like it\)",
         ),
-        ((8.7, 0.1), [0.5, 0.5], {"units": [0.1, 0.1]}, "units= as other numbers"),
-        ((8.7, 0.1), [0.5, 0.5], {"units": [1.0, 0.1]}, "The ray"),
-        ((2.0, 1.0), [0.9, 0.1], {"units": "start"}, "objective 1.*The ray"),
-        ((4.0, 1.0), [0.5, 0.5], {"ideal": [0.0, 0.9]}, "Its loss is 40 times smaller"),
+        ((9.0, 1.0, 1.0, 1.0), [0.1, 0.3, 0.3, 0.3], {}, r"\(2 more objectives are like it\)"),
+        ((8.7, 0.1), [0.5, 0.5], {"units": [0.1, 0.1]}, 'give units="start"'),
+        ((8.7, 0.1), [0.5, 0.5], {"units": [1.0, 0.1]}, "ideal=; or raise"),
+        ((2.0, 1.0), [0.9, 0.1], {"units": "start"}, "^objective 1 .*ideal=; or raise"),
+        ((4.0, 1.0), [0.5, 0.5], {"ideal": [0.0, 0.9]}, 'give units="start"'),
+        ((9.0, *[1.0] * 10), [1 / 11] * 11, {}, r"\(9 more objectives"),  # one of eleven has all weight
     ],
 )
 def test_what_is_said(values, preference, settings, text):
@@ -88,6 +91,7 @@ QUIET: dict[str, tuple[tuple[float, ...], list[float], dict[str, Any]]] = {
     "close to the largest": ((1.0, 0.95), [0.5, 0.5], {}),
     "nothing asked": ((5.0, 1.0), [1.0, 0.0], {}),
     "no λ": ((87.0, 1.0), [0.5, 0.5], {"weighting": eq.Tchebycheff()}),
+    "one in ten of many has a gradient": ((*[9.0] * 2, *[1.0] * 18), [1 / 20] * 20, {}),
     "in units": ((87.0, 1.0), [0.5, 0.5], {"units": "start"}),
 }
 

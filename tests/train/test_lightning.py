@@ -228,7 +228,7 @@ def test_manual_optimization(tmp_path):
 
 
 def test_an_optimizer_that_evaluates_several_times(tmp_path):
-    net, callback = Net(torch.optim.LBFGS, max_iter=4), method()
+    net, callback = Net(torch.optim.LBFGS, max_iter=4, line_search_fn="strong_wolfe"), method()
     trainer(tmp_path, callback).fit(net, loader())
     assert callback.mol.step == EPOCHS * BATCHES
 

@@ -2,6 +2,7 @@
 
 import copy
 import gc
+import pickle
 import sys
 from pathlib import Path
 from typing import Any
@@ -535,7 +536,7 @@ def test_gradient_clipping_and_schedulers_are_as_ever(toy, preference):
 
 @pytest.mark.parametrize("weighting", [eq.OMD(), eq.MGDA(), eq.MoCo(0.5, tracking=0.3)], ids=["OMD", "MGDA", "MoCo"])
 def test_an_optimizer_that_evaluates_a_closure_commits_once_a_step(weighting, toy, preference):
-    run = toy(torch.optim.LBFGS, lr=0.5, max_iter=4)
+    run = toy(torch.optim.LBFGS, lr=0.5, max_iter=4, line_search_fn="strong_wolfe")
     mol = eq.MultiObjective(run.model, run.optimizer, preference, method=(weighting, eq.Last()))
     evaluations, scalars = 0, []
 
@@ -554,6 +555,62 @@ def test_an_optimizer_that_evaluates_a_closure_commits_once_a_step(weighting, to
     assert mol.step == 3
     assert evaluations > 3
     assert scalars[2] < scalars[0]
+
+
+def test_lbfgs_needs_a_line_search_where_coefficients_change(toy, preference):
+    run = toy(torch.optim.LBFGS)
+    with pytest.warns(UserWarning, match=r'^LBFGS without a line search may diverge.*line_search_fn="strong_wolfe"'):
+        eq.MultiObjective(run.model, run.optimizer, preference).close()
+    eq.MultiObjective(run.model, run.optimizer, preference, method="LS").close()
+    searching = toy(torch.optim.LBFGS, line_search_fn="strong_wolfe")
+    eq.MultiObjective(searching.model, searching.optimizer, preference)
+
+
+@pytest.mark.parametrize("units", [None, "start"])
+def test_coefficients_of_losses_alone_are_those_of_every_evaluation(units, toy, preference):
+    run = toy(torch.optim.LBFGS, lr=1.0, max_iter=8, line_search_fn="strong_wolfe")
+    weighting = eq.SmoothTchebycheff(0.01)
+    mol = eq.MultiObjective(run.model, run.optimizer, preference, method=(weighting, eq.Last()), units=units)
+    first, found, wanted = run.losses(0).detach(), [], []
+
+    def closure() -> Tensor:
+        run.optimizer.zero_grad()
+        losses = run.losses(0)
+        scalar = mol(losses)
+        scalar.backward()
+        f = losses.detach() / (first if units else 1.0)
+        found.append(scalar.item())
+        wanted.append(float(3 * (weighting.update(f, weighting.init(f), preference)[0] * f).sum()))
+        return scalar
+
+    run.optimizer.step(closure)
+    assert len(found) > 4
+    assert found == pytest.approx(wanted, rel=1e-5)
+
+
+@pytest.mark.parametrize("inside", [True, False])
+def test_trained_parameters_outside_the_model_are_counted(inside):
+    trunk, head = nn.Linear(2, 2), nn.Linear(2, 1)
+    both = nn.ModuleList([trunk, head])
+    optimizer = torch.optim.SGD(both.parameters(), lr=0.1)
+    if inside:
+        eq.MultiObjective(both, optimizer, [0.5, 0.5])  # a warning is an error in tests
+        return
+    eq.MultiObjective(trunk, optimizer, [0.5, 0.5], parameters=["weight", "bias"]).close()
+    text = (
+        "^2 of the 4 parameters of the optimizer are not in the model, so the solution and checkpoints of mol lack them"
+    )
+    with pytest.warns(UserWarning, match=text) as said:
+        eq.MultiObjective(trunk, optimizer, [0.5, 0.5])
+    assert len(said) == 1
+    assert said[0].filename == __file__
+
+
+def test_a_run_is_saved_by_its_state_and_not_pickled(toy, preference):
+    run = toy()
+    mol = eq.MultiObjective(run.model, run.optimizer, preference)
+    with pytest.raises(TypeError, match=r"cannot be pickled.*save its state_dict\(\) with torch.save or eq.train.save"):
+        pickle.dumps(mol)
 
 
 def test_a_closure_of_a_plain_optimizer_is_a_call_before_it(toy, preference):

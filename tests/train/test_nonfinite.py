@@ -243,3 +243,38 @@ def test_on_an_accelerator_no_step_waits_for_the_device(weighting: Any, toy, pre
     mol(spoiled((run.model(x) - y).square().mean(0)))
     with pytest.raises(eq.NonFiniteLossError, match="found nan for objective 1 in step 10"):
         step()
+
+
+@pytest.mark.parametrize("attached", [True, False], ids=["with optimizer", "without"])
+def test_skipping_for_ever_is_said_once(attached, toy, preference):
+    run = toy()
+    optimizer = run.optimizer if attached else None
+    mol = eq.MultiObjective(run.model, optimizer, preference, on_nonfinite="skip", names=("a", "b", "c"))
+
+    def skip(steps: int) -> None:
+        for _ in range(steps):
+            mol(spoiled(run.losses(0))).backward()
+            run.optimizer.step()
+
+    skip(19)
+    run.run(mol, 1)  # not in a row: a warning is an error in tests
+    skip(19)
+    assert mol.metrics()["skipped"] == 38
+    text = r'^20 steps in a row were left out by on_nonfinite="skip", so the parameters do not move: nan for b\. Find'
+    with pytest.warns(UserWarning, match=text) as said:
+        skip(30)
+    assert len(said) == 1
+    assert mol.metrics()["skipped"] == 68
+    assert mol.step == 1
+
+
+def test_a_step_with_one_good_call_is_not_counted_as_skipped(toy, preference):
+    run = toy()
+    mol = eq.MultiObjective(run.model, run.optimizer, preference, on_nonfinite="skip")
+    for _ in range(25):
+        mol(run.losses(0)).backward()
+        mol(spoiled(run.losses(0))).backward()
+        run.optimizer.step()
+        run.optimizer.zero_grad()
+    assert mol.metrics()["skipped"] == 0
+    assert mol.step == 25

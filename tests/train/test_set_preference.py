@@ -91,12 +91,27 @@ def test_lambda_goes_on_and_the_answer_begins_anew():
     assert not torch.equal(before, old)
 
 
-def test_before_the_next_step_the_answer_is_the_model(recwarn):
-    run = Loop().train(20)
+@pytest.mark.parametrize(
+    ("every", "steps", "why"),
+    [
+        (1, 0, "no step followed the change of the preference"),
+        (7, 3, r"of 3 steps none was due for every=7, and record\(\) was not called"),
+    ],
+)
+def test_before_the_next_record_the_answer_is_the_model_at_the_change(every, steps, why):
+    run = Loop(every=every).train(15)
     run.mol.set_preference(V)
-    found = run.mol.solution()["weight"]
-    assert torch.equal(found, run.model.weight)
-    assert any("nothing was recorded" in str(warning.message) for warning in recwarn.list)
+    before = run.model.weight.detach().clone()
+    run.train(steps)
+    where = "The solution is the model after step 15, when the preference changed"
+    with pytest.warns(UserWarning, match=rf"^nothing was recorded: {why}\. {where}$"):
+        assert torch.equal(run.mol.solution()["weight"], before)
+
+
+def test_before_any_step_nothing_is_said():
+    run = Loop()
+    run.mol.set_preference(V)
+    assert torch.equal(run.mol.solution()["weight"], run.model.weight)
 
 
 @pytest.mark.parametrize("store", ["device", "host", "folder"])
@@ -147,8 +162,14 @@ def test_misuse():
     run = Loop().train(2)
     with pytest.raises(ValueError, match="preference must have 2 entries, as the run has; found 3"):
         Loop([0.5, 0.5]).mol.set_preference([0.2, 0.3, 0.5])
-    with pytest.raises(ValueError, match="names must be those of the preference"):
+    with pytest.raises(
+        ValueError, match=r"preference must have the names \['left', 'right'\], as the run has; found \['left', 'up'\]"
+    ):
         run.mol.set_preference({"left": 0.5, "up": 0.5})
+    with pytest.raises(ValueError, match="preference must have 2 entries, as the run has; found 3"):
+        run.mol.set_preference([0.2, 0.3, 0.5])
+    with pytest.raises(ValueError, match="preference must be a list, as the objectives of this run have no names"):
+        eq.MultiObjective(torch.nn.Linear(1, 1), None, [0.5, 0.5]).set_preference({"left": 0.5, "right": 0.5})
     with pytest.raises(ValueError, match=r"sum to 1; found"):
         run.mol.set_preference([0.5, 0.6])
     run.mol(run.losses()).backward()
@@ -160,6 +181,8 @@ def test_misuse():
     limited = Loop({"left": 1.0}, limits={"right": 3.0})
     with pytest.raises(ValueError, match="preference of a run with limits must stay"):
         limited.mol.set_preference({"left": 1.0, "right": 0.0})
+    with pytest.raises(ValueError, match="preference of a run with limits must stay"):
+        limited.mol.set_preference({"left": 1.0})
     run.mol.close()
     with pytest.raises(ValueError, match="mol must be open"):
         run.mol.set_preference(W)

@@ -228,3 +228,33 @@ def test_parameters_named_by_hand_may_be_joined_by_others():
     mol, _ = train(model, parameters=["head.weight"])
     model.extra = nn.Linear(1, 1)
     assert "extra.weight" in mol.solution()
+
+
+def test_training_inside_the_block_is_refused(toy, preference):
+    run = toy()
+    mol = eq.MultiObjective(run.model, run.optimizer, preference, method=(eq.OMD(), AVERAGE))
+    run.run(mol, 5)
+    rule = r"training must wait until the block of mol.solution_weights\(\) ends, as its end restores the weights"
+    with mol.solution_weights():
+        with mol.solution_weights():
+            pass
+        with pytest.raises(ValueError, match=f"^{rule}; found a call of mol inside the block"):
+            mol(run.losses(5))
+    mol(run.losses(5)).backward()
+    before = run.params()
+    with (
+        mol.solution_weights(),
+        pytest.raises(ValueError, match=r"found optimizer.step\(\) inside the block"),
+    ):
+        run.optimizer.step()
+    torch.testing.assert_close(run.params(), before, rtol=0, atol=0)
+    run.optimizer.step()  # after the block it is an ordinary step
+    assert mol.step == 6
+
+
+def test_without_an_optimizer_too(toy, preference):
+    run = toy()
+    mol = eq.MultiObjective(run.model, None, preference)
+    with mol.solution_weights(), pytest.raises(ValueError, match="found a call of mol inside the block"):
+        mol(run.losses(0))
+    assert mol.step == 0

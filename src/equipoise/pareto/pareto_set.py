@@ -54,7 +54,7 @@ class _NodeRun(Run):
     def prefer(self, w: Tensor) -> None:
         """As in every run, but a node of a ray that misses the front may be without gradient."""
         super().prefer(w)
-        self.balance.due = float("inf")
+        self.balance.due, self.presence = float("inf"), None
         self.floor = Floor(self.labels, torch.zeros_like(w, dtype=torch.float64))
 
     def _scalar(self, f: Tensor, seen: Seen, chosen: Chosen) -> Tensor:  # noqa: ARG002

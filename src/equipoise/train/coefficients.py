@@ -17,7 +17,7 @@ from equipoise.state import flatten, unflatten
 from equipoise.train.step import Call, Chosen, Mean, Step, mean_of_calls
 from equipoise.units import Scale, Units
 from equipoise.weighting import Weighting
-from equipoise.weighting.protocol import duals
+from equipoise.weighting.protocol import Stateless, duals
 
 __all__ = ["Coefficients", "Known", "Measured", "knows_ahead"]
 
@@ -125,6 +125,8 @@ class Measured:
         self._w = preference.to(device)
         extra = {} if jacobian is None or "jacobian" not in weighting.needs else {"jacobian": jacobian}
         self.state = weighting.init(self._w, **extra)
+        self.stateless = not weighting.needs and isinstance(self.state, Stateless)
+        """Whether the coefficients are a function of the losses alone."""
         self.coefficients = self._w.clone()
         """The coefficients of the next step if it accumulates gradients, (m,)."""
 

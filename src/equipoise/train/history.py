@@ -228,9 +228,10 @@ FIRST, MISSED, SURE = 256, 0.05, 3.0
 
 EVERY, LOOKS = 100, 10
 """Steps between two checks, and further checks in a row that a warning needs after the first."""
-SHARE, LEAST, UNITS = 1e-3, 0.1, 10.0
+SHARE, LEAST, UNITS, MANY = 1e-3, 0.1, 10.0, 10
 """λ below SHARE/m counts as 0. A weighted loss closer than LEAST to the largest is in balance, whatever its λ. A loss
-this many times smaller than the largest probably has another unit."""
+UNITS times smaller than the largest may have another unit. With more than MANY objectives it is usual that most are
+better than asked for: nothing is said if one in MANY has a gradient."""
 
 
 class Balance:
@@ -258,6 +259,8 @@ class Balance:
         self._looks = torch.where(starved, self._looks + 1, 0.0)
         below = slack(self._w * self._mean)
         found = (self._looks > LOOKS) & (below > LEAST)
+        if len(weights) > MANY and int((~starved & (self._w > 0)).sum()) * MANY >= len(weights):
+            return
         if bool(found.any()):
             self.due = math.inf
             worst = int(torch.where(found, below, -torch.inf).argmax())
@@ -265,19 +268,18 @@ class Balance:
             warn(f"{text}; this is said once", BalanceWarning)
 
     def _describe(self, worst: int, below: float, others: int) -> str:
-        more = f" ({others} more objectives are like it)" if others else ""
-        text = (
-            f"{spoken(self.names[worst])} has had no gradient for {LOOKS * EVERY} steps: its weight λ is below "
-            f"{SHARE / len(self._w):.2g}, and its weighted loss is {100 * below:.0f} % below the largest{more}. "
-        )
-        loss, largest = float(self._mean[worst]), float(self._mean[self._w > 0].max())
-        if self.units.units != "start" and loss > 0 and largest > UNITS * loss:
-            return (
-                f"{text}Its loss is {largest / loss:.3g} times smaller than the largest: "
-                f'give units="start", or units= as {"" if self.units.units is None else "other "}numbers'
-            )
+        name, largest = spoken(self.names[worst]), int((self._w * self._mean).argmax())
+        top = spoken(self.names[largest])
+        more = f" ({others} more {'objective is' if others == 1 else 'objectives are'} like it)" if others else ""
+        loss = float(self._mean[worst])
+        other_units = self.units.units != "start" and loss > 0 and float(self._mean[largest]) > UNITS * loss
+        remedies = [
+            f"if {top} cannot fall further, give its best value as ideal=",
+            *(['if the losses have different units, give units="start"'] if other_units else []),
+            f"or raise the weight of {name}, or accept that it is better than asked for",
+        ]
         return (
-            f"{text}The ray of the preference does not meet the front there: the objective is already better than "
-            "asked for. If the largest loss cannot reach 0, give its least value as ideal=; else raise this "
-            "objective's weight in the preference, or accept it"
+            f"{name} has had no gradient for {LOOKS * EVERY} steps: its weight λ is below "
+            f"{SHARE / len(self._w):.2g}, and its weighted loss is {100 * below:.0f} % below the largest, that of {top}"
+            f"{more}. What to do: {'; '.join(remedies)}"
         )

@@ -12,10 +12,11 @@ from torch import Tensor, nn
 from equipoise import preference as preferences
 from equipoise.conversion import Average, Conversion
 from equipoise.conversion.protocol import check_planned
-from equipoise.errors import require
+from equipoise.errors import require, warn
 from equipoise.registry import Method, resolve
+from equipoise.train.parameters import Parameters
 from equipoise.units import Unit, Units, Zero
-from equipoise.weighting import Limits, Weighting
+from equipoise.weighting import Limits, Linear, Weighting
 from equipoise.weighting.limits import Limit
 
 __all__ = [
@@ -34,11 +35,13 @@ __all__ = [
     "check_units",
     "choose_method",
     "limit",
+    "read_change",
     "read_limits",
     "read_preference",
     "show_call",
     "stack_counts",
     "stack_losses",
+    "warn_of_optimizer",
 ]
 
 CAPACITY = 8
@@ -96,6 +99,30 @@ def check_optimizer(optimizer: object, params: Mapping[str, Tensor]) -> None:
     require(known, "optimizer must hold parameters of the model", "none of those that are recorded")
 
 
+def warn_of_optimizer(optimizer: torch.optim.Optimizer, params: Parameters, weighting: Any) -> None:  # noqa: ANN401
+    """Warn of trained parameters that the answer will not have, and of L-BFGS without a line search."""
+    held = [p for group in optimizer.param_groups for p in group["params"] if p.requires_grad]
+    own = {id(p) for p in params.model.parameters()}
+    foreign = [p for p in held if id(p) not in own]
+    if foreign and not params.chosen:
+        warn(
+            f"{len(foreign)} of the {len(held)} parameters of the optimizer are not in the model, so the solution and "
+            "checkpoints of mol lack them: put everything that is trained into one module, such as "
+            "nn.ModuleList([trunk, head]), or name the parameters that are meant by parameters="
+        )
+    searches = all(group.get("line_search_fn") for group in optimizer.param_groups)
+    if isinstance(optimizer, torch.optim.LBFGS) and not searches and not _is_constant(weighting):
+        warn(
+            "LBFGS without a line search may diverge, since the coefficients change between its steps: give it "
+            'line_search_fn="strong_wolfe"'
+        )
+
+
+def _is_constant(weighting: Any) -> bool:  # noqa: ANN401
+    """Whether the coefficients never change; a wrapper answers for what it wraps."""
+    return isinstance(weighting, Linear) or (hasattr(weighting, "inner") and _is_constant(weighting.inner))
+
+
 class Wish(NamedTuple):
     """A validated preference with the names of its objectives."""
 
@@ -126,6 +153,20 @@ def read_preference(preference: object, names: Sequence[str] | None) -> Wish:
         require(len(given) == len(w), f"names must have {len(w)} entries, as the preference has", len(given))
         require(len(set(given)) == len(w), "names must differ from one another", given)
     return Wish(w, given)
+
+
+def read_change(preference: object, wish: Wish, *, limited: bool) -> Wish:
+    """Another preference for the objectives of `wish`, or a ValueError."""
+    require(not limited, "the preference of a run with limits must stay: make a new MultiObjective", "another one")
+    if isinstance(preference, Mapping):
+        rule = "preference must be a list, as the objectives of this run have no names"
+        require(wish.names is not None, rule, list(preference))
+        rule = f"preference must have the names {[*(wish.names or ())]}, as the run has"
+        require(set(preference) == set(wish.names or ()), rule, list(preference))
+    changed = read_preference(preference, wish.names if isinstance(preference, Mapping) else None)
+    rule = f"preference must have {len(wish.w)} entries, as the run has"
+    require(len(changed.w) == len(wish.w), rule, len(changed.w))
+    return changed
 
 
 def read_limits(wish: Wish, limits: object) -> tuple[Wish, tuple[Limit, ...]]:
@@ -228,8 +269,10 @@ def check_sharded(weighting: Weighting[Any], on_nonfinite: str) -> None:
 # Losses and counts of a step ----------------------------------------------------------------
 
 
-def stack_losses(losses: Losses, names: tuple[str, ...] | None, m: int, device: torch.device) -> Tensor:
-    """The losses as a tensor (m,), with their graph.
+def stack_losses(
+    losses: Losses, names: tuple[str, ...] | None, m: int, device: torch.device, counts: Counts | None = None
+) -> Tensor:
+    """The losses as a tensor (m,), with their graph; by name, those of count 0 may be missing.
 
     Raises:
         ValueError: If names or shape differ from the preference's, if the losses are not floating-point, or if they are
@@ -241,6 +284,7 @@ def stack_losses(losses: Losses, names: tuple[str, ...] | None, m: int, device: 
         rule = "losses must be a tensor (m,) or a list unless the preference names the objectives"
         require(names is not None, rule, lambda: sorted(losses))
         assert names is not None  # noqa: S101
+        losses = losses if counts is None else _with_absent(losses, counts, names)
         require(losses.keys() == set(names), f"losses must have the names {list(names)}", list(losses))
         losses = _stacked({name: losses[name] for name in names})
     elif isinstance(losses, list | tuple):
@@ -256,6 +300,17 @@ def stack_losses(losses: Losses, names: tuple[str, ...] | None, m: int, device: 
     return losses
 
 
+def _with_absent(losses: Mapping[str, Tensor], counts: Counts, names: tuple[str, ...]) -> Mapping[str, Tensor]:
+    """Losses by name, with 0 for those that are missing and have the count 0."""
+    missing = [name for name in names if name not in losses]
+    like = next(iter(losses.values()), None)
+    if not missing or not isinstance(like, Tensor):
+        return losses
+    numbers = counts if isinstance(counts, Mapping) else dict(zip(names, counts, strict=False))
+    absent = [name for name in missing if name in numbers and float(numbers[name]) == 0]
+    return {**losses, **dict.fromkeys(absent, torch.zeros_like(like))}
+
+
 def _stacked(losses: Mapping[Any, Any]) -> Tensor:
     """Numbers as one tensor (m,)."""
     for key, loss in losses.items():
@@ -268,7 +323,7 @@ def _stacked(losses: Mapping[Any, Any]) -> Tensor:
 def check_graph(losses: Losses, stacked: Tensor, *, counted: bool) -> None:
     """Raise ValueError unless every loss can be differentiated; with counts, absent ones need no graph."""
     require(torch.is_grad_enabled(), "losses must be computed and passed in with gradients enabled", "torch.no_grad()")
-    require(stacked.requires_grad, "losses must require grad", "losses without a graph")
+    require(stacked.requires_grad, "losses must require grad", "losses without a graph, as inside torch.vmap")
     if not isinstance(losses, Tensor) and not counted:
         single: Iterable[tuple[Any, Tensor]] = losses.items() if isinstance(losses, Mapping) else enumerate(losses)
         constant = [key for key, loss in single if not loss.requires_grad]

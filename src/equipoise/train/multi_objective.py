@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from equipoise.conversion import Conversion
 from equipoise.conversion.plan import record_dtype
 from equipoise.conversion.protocol import archive_size
-from equipoise.errors import StateMismatchError, require
+from equipoise.errors import StateMismatchError
 from equipoise.state import flatten, unflatten
 from equipoise.train import checkpoint, inputs
 from equipoise.train import parameters as shards
@@ -144,6 +144,7 @@ class MultiObjective:
             course = Course(every, check, on_nonfinite == "skip", process_group)
             self._run = self._kind(params, wish._replace(w=w), chosen.weighting, measure, archive, course, device)
         if optimizer is not None:
+            inputs.warn_of_optimizer(optimizer, params, chosen.weighting)
             self._run.attached = Attached(self._run, optimizer)
 
     def __repr__(self) -> str:
@@ -159,8 +160,8 @@ class MultiObjective:
 
         Args:
             losses: f at the current parameters: a tensor (m,), or numbers in a list or by name, with their graph.
-            counts: How many samples each loss is the mean of on this rank, 0 for an absent objective; by
-                default the same for all objectives, calls and ranks.
+            counts: How many samples each loss is the mean of on this rank, 0 for an absent objective, whose loss may be
+                missing if losses are given by name; by default the same for all objectives, calls and ranks.
 
         Returns:
             Σ c_i f_i, or Σ c_i (f_i − z_i)/u_i with units and an ideal point. Under gradient accumulation, divide it by
@@ -169,7 +170,7 @@ class MultiObjective:
         Raises:
             NonFiniteLossError: If a loss is NaN or infinite; see `check` and `on_nonfinite`.
             ValueError: If losses differ from the preference in shape or names, have no graph, or are passed under
-                `no_grad`.
+                `no_grad` or inside `solution_weights`.
         """
         return self._run.call(losses, counts)
 
@@ -239,9 +240,17 @@ class MultiObjective:
 
     @contextmanager
     def solution_weights(self) -> Iterator[None]:
-        """A context in which the model holds the answer; parameters and buffers are restored on exit."""
-        with shards.swapped(self._run.params(), self.model, self._run.answer() | self._run.statistics):
-            yield
+        """A context in which the model holds the answer; parameters and buffers are restored on exit.
+
+        For evaluation. Calls of `mol` and steps inside raise ValueError: the exit would undo them.
+        """
+        run = self._run
+        with shards.swapped(run.params(), self.model, run.answer() | run.statistics):
+            before, run.holds_answer = run.holds_answer, True
+            try:
+                yield
+            finally:
+                run.holds_answer = before
 
     def update_bn(self, loader: Iterable[Any]) -> None:
         """Compute the BatchNorm statistics of the answer in one pass over the data.
@@ -316,9 +325,7 @@ class MultiObjective:
             [0, 300]
         """
         run = self._run
-        wish = inputs.read_preference(preference, run.wish.names)
-        rule = f"preference must have {len(run.wish.w)} entries, as the run has"
-        require(len(wish.w) == len(run.wish.w), rule, len(wish.w))
+        wish = inputs.read_change(preference, run.wish, limited=run.watch is not None)
         run.change(wish.w.to(run.wish.w, copy=True))
 
     @property
@@ -372,7 +379,8 @@ class MultiObjective:
             are 0 where the preference is met; both ignore objectives with w_i = 0. `archive`: the copies in use, if the
             conversion keeps several. For a loss with a limit ε, `violation/…` and `slack/…` are how far it lies above
             and below ε, as fractions of |ε|, and `multiplier/…` is the price of the limit: how much the free losses
-            would fall per unit of relaxation.
+            would fall per unit of relaxation. `skipped`: steps left out, with `on_nonfinite="skip"`, since the run was
+            made or resumed.
         """
         run = self._run
         run.settle()
@@ -382,6 +390,7 @@ class MultiObjective:
         if isinstance(run.weighting, Limits):
             described |= describe_limits(run.labels, run.weighting, run.losses, run.weights.state)
         size = archive_size(self.conversion, run.archive.numbers)
+        described |= {"skipped": run.skipped} if run.course.skips else {}
         return {"step": self.step, **described, **({} if size is None else {"archive": int(size)})}
 
     # Checkpoints ------------------------------------------------------------------------------

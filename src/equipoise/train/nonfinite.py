@@ -10,7 +10,7 @@ from equipoise.host import Fetched
 from equipoise.units import Scale, Units
 from equipoise.weighting.floor import below, lowered
 
-__all__ = ["Floor", "check_gradients", "check_start", "is_finite", "refuse", "spoken"]
+__all__ = ["Floor", "check_gradients", "check_start", "is_finite", "nonfinite", "refuse", "spoken"]
 
 
 def is_finite(values: Tensor) -> bool:
@@ -21,9 +21,13 @@ def is_finite(values: Tensor) -> bool:
 
 def refuse(values: Tensor, names: tuple[str, ...], step: int) -> None:
     """Raise the NonFiniteLossError for the losses (m,) of a step."""
+    raise NonFiniteLossError(f"losses must be finite; found {nonfinite(values, names)} in step {step}")
+
+
+def nonfinite(values: Tensor, names: tuple[str, ...]) -> str:
+    """The losses (m,) that are not finite, in words."""
     pairs = zip(names, values.tolist(), strict=True)
-    found = [f"{value} for {spoken(name)}" for name, value in pairs if not math.isfinite(value)]
-    raise NonFiniteLossError(f"losses must be finite; found {', '.join(found)} in step {step}")
+    return ", ".join(f"{value} for {spoken(name)}" for name, value in pairs if not math.isfinite(value))
 
 
 def check_gradients(largest: float, step: int) -> None:

@@ -30,8 +30,9 @@ from equipoise.train.distributed import Group, Seen, everywhere, mean_losses, me
 from equipoise.train.gradients import directed, jacobian_rows
 from equipoise.train.history import Balance, History, Watch, scaled
 from equipoise.train.inputs import Counts, Losses, Wish, check_graph, stack_counts, stack_losses
-from equipoise.train.nonfinite import Floor, check_gradients, check_start, is_finite, refuse
+from equipoise.train.nonfinite import Floor, check_gradients, check_start, is_finite, nonfinite, refuse
 from equipoise.train.parameters import Parameters, local
+from equipoise.train.presence import Presence
 from equipoise.train.step import Call, Chosen, Mean, Step
 from equipoise.units import Scale, Units
 from equipoise.weighting import Limits, Weighting
@@ -43,6 +44,8 @@ __all__ = ["Attached", "Course", "Run", "Saved", "release"]
 
 UNSTEPPED = 8
 """Backward passes without an optimizer step before a warning; more than 1, as gradient scalers skip some steps."""
+SKIPPED = 20
+"""Steps in a row that `on_nonfinite="skip"` leaves out before a warning."""
 
 
 class Course(NamedTuple):
@@ -95,14 +98,20 @@ class Run:
         self.preferences: list[tuple[int, list[float]]] = [(0, wish.w.tolist())]
         """Every preference of the run, with the step after which it came."""
         self.watch = Watch(self.labels, weighting) if isinstance(weighting, Limits) else None
+        self.presence: Presence | None = Presence(self.labels)
+        """None: objectives may be absent for ever."""
         self.attached: Attached | None = None
+        self.holds_answer = False
+        """Whether the model holds the answer, inside `solution_weights`."""
+        self.skipped = 0
+        """Steps that `on_nonfinite="skip"` left out since the run was made or resumed."""
         self._next = Step()
         """The step to come."""
         self._taken: Step | None = None
         """The step that the optimizer took, until it is committed."""
         self._unseen: list[tuple[int, Call]] = []
         """Calls that are still to be checked, with their steps."""
-        self._unstepped = 0
+        self._unstepped = self._skips = 0
         self.follow(device)
         with self.exactly():
             self.losses = self.steered = torch.full_like(wish.w, torch.nan)
@@ -140,8 +149,6 @@ class Run:
         self.settle()
         rule = "the preference must be changed between steps, after optimizer.step()"
         require(not self._next.calls, rule, f"{len(self._next.calls)} calls since the last step")
-        rule = "the preference of a run with limits must stay"
-        require(self.watch is None, rule, "another one")
         with self.exactly():
             params, self.statistics = self.params(), {}
             self.archive.forget(local(params), w)
@@ -165,9 +172,10 @@ class Run:
 
     def call(self, losses: Losses, counts: Counts | None) -> Tensor:
         """The scalar to differentiate."""
-        if self.closed:
+        if self.closed or self.holds_answer:
             self.check_open()
-        f = stack_losses(losses, self.wish.names, len(self.wish.w), self.device)
+            self._check_block("a call of mol")
+        f = stack_losses(losses, self.wish.names, len(self.wish.w), self.device, counts)
         if not (torch.is_grad_enabled() and f.requires_grad and f is losses):
             check_graph(losses, f, counted=counts is not None)
         if self._taken is not None or self._unseen or self.archive.busy:
@@ -175,7 +183,7 @@ class Run:
         with self.exactly():
             call = self._measure(f, counts)
             if self.course.skips and not is_finite(call.values.wait()):
-                return self._skip()
+                return self._skip(call.values.value)
             if self.checks:
                 self._inspect(self.step + 1, call)
             else:
@@ -233,7 +241,7 @@ class Run:
 
     def _given(self, losses: Losses, counts: Counts | None, *, steers: bool = False) -> Mean | None:
         """Losses given to `record` or `steer`, on the host; they set units that are still missing. None: left out."""
-        f = stack_losses(losses, self.wish.names, len(self.wish.w), self.device)
+        f = stack_losses(losses, self.wish.names, len(self.wish.w), self.device, counts)
         with self.exactly():
             call = self._measure(f, counts)
             values, mask = call.values.wait(), call.present()
@@ -276,12 +284,15 @@ class Run:
         return Scale(*(x.to(self.device) for x in self._next.units))
 
     def _follow_closure(self, call: Call) -> Chosen:
-        """The coefficients for another evaluation of a closure: those of the first."""
+        """The coefficients for another evaluation of a closure: those of the first, unless losses alone give them."""
         within = self._next.within
         assert within is not None  # noqa: S101
         if within.scale is not None and self.open_units:
             within = within._replace(scale=self.units.update(call.seen.values, within.scale, call.seen.mask))
             self._next.within = within
+        several = self.accumulates or len(self._next.calls) > 1
+        if isinstance(self.weights, Measured) and self.weights.stateless and not several:
+            return self.weights.choose(call, within.scale, (), several=False)
         return within
 
     def _scalar(self, f: Tensor, seen: Seen, chosen: Chosen) -> Tensor:
@@ -298,8 +309,11 @@ class Run:
                 f = self.units.normalise(f, scale)
             return ((c if seen.share is None else c * seen.share) * f).sum()
 
-    def _skip(self) -> Tensor:
-        self._next.left_out = True
+    def _skip(self, values: Tensor) -> Tensor:
+        """Leave out a call with these losses: a scalar with zero gradients."""
+        self._next.left_out, self._next.nonfinite = True, values
+        if self.attached is None:
+            self._count_skipped(values)
         params = self.trained()
         zero = torch.zeros((), dtype=self.wish.w.dtype, device=self.device)
         with torch.enable_grad():
@@ -331,6 +345,8 @@ class Run:
             return
         if not calls and all(float(group["lr"]) == 0 for group in optimizer.param_groups):
             return  # torch.distributed.checkpoint takes such a step to initialise the optimizer's state
+        if self.holds_answer:
+            self._check_block("optimizer.step()")
         if not calls or self._cleared():
             rule = "optimizer.step() must follow a call of mol and its backward pass, or mol.close()"
             found = "that its gradients were cleared before the step" if calls else "none since the last step"
@@ -369,6 +385,8 @@ class Run:
 
     def _after_step(self, optimizer: torch.optim.Optimizer) -> None:
         if not self._next.calls:
+            if self._next.nonfinite is not None:
+                self._count_skipped(self._next.nonfinite)
             self.discard()
             return
         with self.exactly():
@@ -395,7 +413,7 @@ class Run:
         taken, self._next = self._next, Step()
         self.accumulates = self.accumulates or len(taken.calls) > 1
         self.step += 1
-        self._unstepped = 0
+        self._unstepped = self._skips = 0
         if self.at_once and skipped is None:
             self._commit(taken)
             return
@@ -451,6 +469,8 @@ class Run:
         self.coefficients = c if mask is None else torch.where(mask, c, self.coefficients)
         self.losses = values if mask is None else torch.where(mask, values, self.losses)
         self.history.add(self.step, self.losses, self.coefficients, weights)
+        if mask is not None and self.presence is not None:
+            self.presence.look(mask, c)
         if self.watch is not None and self.step >= self.watch.due:
             self.watch.look(self.weights.state, self.step)
         if weights is not None and self.step >= self.balance.due:
@@ -495,17 +515,37 @@ class Run:
                 "is recorded and λ stays: is another optimizer stepped? Make a new MultiObjective with that one"
             )
 
+    def _count_skipped(self, values: Tensor) -> None:
+        """Count a step without any call whose losses were finite; `values` (m,) are the last that were not."""
+        self.skipped += 1
+        self._skips += 1
+        if self._skips == SKIPPED:
+            warn(
+                f'{SKIPPED} steps in a row were left out by on_nonfinite="skip", so the parameters do not move: '
+                f"{nonfinite(values, self.labels)}. Find the cause: a lower learning rate or gradient clipping may "
+                'help, on_nonfinite="raise" stops at the first such loss'
+            )
+
+    def _check_block(self, found: str) -> None:
+        rule = "training must wait until the block of mol.solution_weights() ends, as its end restores the weights"
+        require(not self.holds_answer, rule, f"{found} inside the block")
+
     # Looking, loading, moving, closing --------------------------------------------------------
 
     def answer(self) -> dict[str, Tensor]:
         """The answer (this rank's shards of sharded parameters); warns if there were calls but nothing was recorded."""
         self.settle()
         self.archive.settle()
+        since = self.preferences[-1][0]
         if self.archive.recorded == 0 and (self.step > 0 or self._next.calls):
-            why = f"of {self.step} steps none was due for every={self.course.every}, and record() was not called"
-            if self.step == 0:
+            every, steps = self.course.every, self.step - since
+            why = "no step followed the change of the preference"
+            if steps > 0:
+                why = f"of {steps} steps none was due for every={every}, and record() was not called"
+            elif self._next.calls:
                 why = "no optimizer.step() followed a call of mol and its backward pass"
-            warn(f"nothing was recorded: {why}. The solution is where the run began")
+            where = f"the model after step {since}, when the preference changed" if since else "where the run began"
+            warn(f"nothing was recorded: {why}. The solution is {where}")
         return self.archive.output(self.wish.w)
 
     def last_coefficients(self) -> Tensor:
@@ -614,6 +654,12 @@ class Attached:
         run = self.run()
         assert run is not None  # noqa: S101
         return Attached(copy.deepcopy(run, memo), copy.deepcopy(self.optimizer, memo))
+
+    def __reduce__(self) -> str:
+        raise TypeError(
+            "a MultiObjective with an optimizer cannot be pickled, as it holds hooks of the optimizer: save its "
+            "state_dict() with torch.save or eq.train.save, and load it into a new one"
+        )
 
     def detach(self) -> None:
         """Remove the hooks."""

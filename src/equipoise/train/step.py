@@ -91,6 +91,8 @@ class Step:
     """Calls that count."""
     left_out: bool = False
     """Whether a call was left out because its losses were not finite."""
+    nonfinite: Tensor | None = None
+    """The last losses that were not finite, on the host, (m,)."""
     units: Scale | None = None
     """Units of the calls while some are not known yet."""
     moved: bool = False
