@@ -90,7 +90,7 @@ MUTANTS = [
                 ("pace = torch.minimum(pace, state.pace * (t / (t - 1)) ** 8)", "pace = pace * 1.0"),
                 ("max(kappa * reach, math.sqrt(now.noise * m) * (0.5 / self.jitter))", "kappa * reach"),
                 ("now.used, now.dual = now.dual, local_step_single(", "now.dual = local_step_single("),
-                ("np.where(present, push if odds is None else push / odds, 0.0)", "np.where(present, push, 0.0)"),
+                ("np.where(present, push / odds, 0.0)", "np.where(present, push, 0.0)"),
                 ("level = torch.clamp(gain, -cap, cap)", "level = gain"),
                 ("new = keep(present.any(-1, keepdim=True), new, state)", "pass"),
                 ("if settled and t >= YOUNG:", "if settled and t > YOUNG:"),
