@@ -354,10 +354,11 @@ def test_between_the_rays_asked_for_the_default_was_ahead_of_stch_and_mgda(refer
     assert (between["LS"] < mine).tolist() == [False, True]
 
 
-def test_on_ten_domains_the_default_was_the_weighted_sum_unless_without_youth():
+def test_on_ten_domains_the_default_was_the_weighted_sum_for_one_seed_unless_without_youth():
     methods = results("domains")["methods"]
     worst = {name: torch.tensor(parts["held_out"]).amax(1) for name, parts in methods.items()}
-    torch.testing.assert_close(worst["equipoise"], worst["LS"], rtol=0, atol=2e-3)
+    torch.testing.assert_close(worst["equipoise"][0], worst["LS"][0], rtol=0, atol=2e-3)
+    assert worst["equipoise"][1] < worst["LS"][1] - 0.03
     for other in ("GroupDRO", "OptOMD-TCH", "LS"):
         assert bool((worst["equipoise, youth=0"] < worst[other]).all())
     assert bool((worst["GroupDRO"] < worst["OptOMD-TCH"]).all())
