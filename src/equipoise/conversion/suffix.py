@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from equipoise.batch import Number, check_non_negative, check_state, fit, fit_mask
+from equipoise.batch import Number, check_non_negative, check_state, fit, fit_mask, known
 from equipoise.conversion import store
 from equipoise.conversion.blocks import Blocks, BlocksState
 from equipoise.conversion.plan import Plan, observe
@@ -108,10 +108,11 @@ class Suffix(Conversion[SuffixState]):
             change = torch.where(present, change, state.means[..., losses.shape[-1] :, 0])
         # Infinite before the first observation: there is no difference yet.
         measured = torch.cat([newest, change], -1).nan_to_num(0.0, 0.0, 0.0)
-        # Blocks from before the first observation of an objective count with its first value.
-        f, rest = state.means.chunk(2, -2)
-        first = (state.observed.isinf() & newest.isfinite() & valid.unsqueeze(-1)).unsqueeze(-1)
-        means = torch.cat([torch.where(first, newest.unsqueeze(-1), f), rest], -2)
+        means = state.means
+        first = state.observed.isinf() & newest.isfinite() & valid.unsqueeze(-1)
+        if known(first.any()) is not False:  # blocks from before an objective's first observation count with that
+            f, rest = means.chunk(2, -2)
+            means = torch.cat([torch.where(first.unsqueeze(-1), newest.unsqueeze(-1), f), rest], -2)
         plan, c, blocks = self.blocks.advance(state.blocks, valid)
         rows = torch.cat([measured.unsqueeze(-1), means], -1)
         means = torch.lerp(rows[..., :-1], rows[..., 1:], c.unsqueeze(-2))
@@ -145,15 +146,15 @@ class Suffix(Conversion[SuffixState]):
             change = (newest - observed) ** 2
             if present is not None:
                 change = np.where(present, change, means[len(newest) :, 0])
-            known = newest
+            value = newest
             if not newest.dot(newest) + change.dot(change) < np.inf:
-                # Before its first observation an objective has no value and no difference. Then older blocks have it.
+                # An objective has no value and no difference before its first observation; older blocks get that one.
                 first, m = np.isinf(observed) & np.isfinite(newest), len(newest)
                 means = np.concatenate((np.where(first[:, None], newest[:, None], means[:m]), means[m:]))
-                known = np.nan_to_num(newest, posinf=0.0)
+                value = np.nan_to_num(newest, posinf=0.0)
                 change[~np.isfinite(change)] = 0.0
         pair, part, plan, blocks = self.blocks.advance_single(state.blocks)
-        moved, measured = means.copy(), np.concatenate((known, change))
+        moved, measured = means.copy(), np.concatenate((value, change))
         newer = means[:, pair - 1] if pair > 0 else measured
         moved[:, pair] = newer + part * (means[:, pair] - newer)
         if pair > 0:

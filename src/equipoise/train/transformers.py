@@ -291,7 +291,7 @@ class DomainTrainer(Trainer):
         """Log losses, λ and probabilities of the domains besides the loss."""
         if self.mol is not None and self.is_in_train and "loss" in logs:
             metrics = self.mol.metrics()
-            self._warn_of_absent()
+            self._warn_of_absent(metrics)
             wanted = ("loss/", "lambda/", "violation/", "multiplier/", "tch", "imbalance")
             logs |= {name: float(x) for name, x in metrics.items() if name.startswith(wanted)}
             if self.sampler is not None:
@@ -299,20 +299,19 @@ class DomainTrainer(Trainer):
                 logs |= {f"q/{name}": x for name, x in zip(self.domains, q, strict=True)}
         super().log(logs, *args, **kwargs)
 
-    def _warn_of_absent(self) -> None:
+    def _warn_of_absent(self, metrics: Mapping[str, float]) -> None:
         """Warn once if no step had labels of a domain, although its rows should have been there."""
         assert self.mol is not None  # noqa: S101
         passed = (self.state.epoch or 0.0) > 0.999 or self.mol.step >= PATIENCE
         if self.mol.step == 0 or not (passed or self.sampler is not None):  # drawn steps have rows of every domain
             return
-        metrics = self.mol.metrics()
         absent = [name for name in self.domains if math.isnan(metrics[f"loss/{name}"])]
         if absent:
-            found = f"the first {self.mol.step} steps must have labels of every domain; found none of {absent}. Either"
-            remedy = (
-                f"all their labels are {IGNORED}, or they have no rows: mend the data, or leave them out of domains"
+            text = (
+                f"the first {self.mol.step} steps must have labels of every domain; found none of {absent}. Either all "
+                f"their labels are {IGNORED}, or they have no rows: mend the data, or leave them out of domains"
             )
-            self._warn_once("absent", f"{found} {remedy}")
+            self._warn_once("absent", text)
 
     def _warn_once(self, key: str, text: str) -> None:
         if key not in self._said:
@@ -416,7 +415,8 @@ class _Steps(TrainerCallback):
             sampler.follow(self.trainer._drawn_by(mol))
 
     def on_epoch_end(self, *args: Any, **kwargs: Any) -> None:  # noqa: ARG002
-        self.trainer._warn_of_absent()
+        assert self.trainer.mol is not None  # noqa: S101
+        self.trainer._warn_of_absent(self.trainer.mol.metrics())
 
     def on_train_end(self, *args: Any, **kwargs: Any) -> None:  # noqa: ARG002
         self.trainer._finish()
