@@ -67,7 +67,7 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
             raw.check()
             os.fsync(handle)
             if sys.platform == "win32":
-                raw.close()  # an open file cannot be renamed there
+                raw.close()  # Windows cannot rename an open file
             temporary.replace(target)
     except BaseException as error:
         raw.close()  # before the buffer closes, which would write again
@@ -239,15 +239,15 @@ def read_json(path: str | os.PathLike[str]) -> dict[str, Any]:
 
 
 def read_plain(path: str | os.PathLike[str], most: int) -> bytes:
-    """The bytes of a file that a stranger may have put there: not a link, nothing that blocks, not too long.
+    """Read an untrusted file. It must be a regular file of limited length: no link, and nothing that blocks.
 
     Args:
         path: The file.
         most: Bytes that it may have.
 
     Raises:
-        DamagedFileError: It is another kind of file, or longer.
-        FileNotFoundError: There is none.
+        DamagedFileError: The file is of another kind, or longer.
+        FileNotFoundError: There is no such file.
     """
     try:
         handle = os.open(path, os.O_RDONLY | _NO_FOLLOW | _BINARY)
@@ -265,10 +265,10 @@ def read_plain(path: str | os.PathLike[str], most: int) -> bytes:
 
 
 def check_json(data: bytes, path: str | os.PathLike[str]) -> dict[str, Any]:
-    """The content of a file of `write_json` from its bytes; the path is for the message.
+    """Verify and parse the bytes of a file that `write_json` wrote; the path is for the error message.
 
     Raises:
-        DamagedFileError: They are not what was written.
+        DamagedFileError: The bytes differ from what was written.
     """
     try:
         content = parse_json(data)

@@ -51,20 +51,20 @@ def known(flag: Tensor) -> bool | None:
 
 
 def check_state(held: Tensor, losses: Tensor, width: int | None = None) -> None:
-    """Raise ValueError unless a state's tensor (*B, width) was made for losses of this shape; None is m."""
+    """Raise ValueError unless a state's tensor (*B, width) was made for losses of this shape; width None is m."""
     shape = tuple(losses.shape)
     wanted = shape if width is None else (*shape[:-1], width)
     require(held.shape == wanted, f"state must be of losses of shape {shape}", tuple(held.shape))
 
 
 def check_non_negative(name: str, value: Number) -> None:
-    """Raise ValueError unless a setting, or every one of a sweep, is non-negative and finite."""
+    """Raise ValueError unless a setting, or every value of a sweep, is non-negative and finite."""
     x = torch.as_tensor(value)
     require(bool(((x >= 0) & torch.isfinite(x)).all()), f"{name} must be non-negative and finite", value)
 
 
 def check_positive(name: str, value: Number) -> None:
-    """Raise ValueError unless a setting, or every one of a sweep, is positive and finite."""
+    """Raise ValueError unless a setting, or every value of a sweep, is positive and finite."""
     x = torch.as_tensor(value)
     require(bool(((x > 0) & torch.isfinite(x)).all()), f"{name} must be positive and finite", value)
 

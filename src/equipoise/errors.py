@@ -50,7 +50,7 @@ class NonFiniteLossError(EquipoiseError):
 class IdealPointWarning(UserWarning):
     """A loss lies below the ideal point of Tchebycheff scalarization, where a preference loses its meaning.
 
-    Given only if weights differ: with a uniform preference, only differences of losses matter.
+    Only given if the weights differ: with a uniform preference, only differences of losses matter.
 
     Examples:
         >>> import warnings

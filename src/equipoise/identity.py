@@ -26,8 +26,8 @@ def spec(value: object) -> Any:  # noqa: ANN401, PLR0911
 
     A dataclass becomes its name and its fields. Two things change that:
 
-    - The class attribute `revision`, 1 by default: increase it when a class computes something else with the same
-      fields.
+    - The class attribute `revision`, 1 by default: increase it when a class with the same fields computes different
+      results.
     - `metadata={"neutral": True}` on a field that was added later: it is left out while it has its default, so that
       earlier results are found.
 

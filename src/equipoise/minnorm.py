@@ -137,14 +137,14 @@ def _search(C: Floats, c: Floats, use: Bools) -> Floats:
     lowest, failing = np.full((2, n, 1), np.inf)
     stalls = np.zeros((n, 1), np.int64)
     live = use.any(-1, keepdims=True)
-    inside = np.zeros_like(live)  # a major cycle: its support still shrinks
+    inside = np.zeros_like(live)  # inside a major cycle: rows are still being dropped
     for _ in range(16 * (m + 4)):
         pull = (C @ b[:, :, None])[:, :, 0]
         value = (b * pull).sum(-1, keepdims=True)
         slack = np.where(support | ~use, np.inf, pull - value * c)
         fails = -slack.min(-1, keepdims=True)
-        noise = 4 * _EPS * b.sum(-1, keepdims=True)  # of a pull; times the sum once more, of the value
-        blur = noise * b.sum(-1, keepdims=True)
+        noise = 4 * _EPS * b.sum(-1, keepdims=True)  # the rounding error of an entry of `pull`
+        blur = noise * b.sum(-1, keepdims=True)  # the rounding error of `value`
         arrived = live & ~inside
         lower = arrived & (value < lowest - blur)
         level = arrived & ~lower & (value <= lowest + blur) & (b != best).any(-1, keepdims=True)
@@ -152,7 +152,7 @@ def _search(C: Floats, c: Floats, use: Bools) -> Floats:
         better = lower | (level & (fails < failing))
         best, failing = np.where(better, b, best), np.where(better, fails, failing)
         lowest = np.where(lower, value, lowest)
-        # At a value of eps, 0 is in the hull, as far as this precision can tell.
+        # If the value is at most eps, 0 is in the hull within this precision.
         optimal = (value <= _EPS) | (fails <= np.maximum(_SLACK * np.sqrt(value), noise))
         enter = (lower | (level & (stalls <= m))) & ~optimal
         live = enter | (live & inside)

@@ -1,6 +1,6 @@
-"""Preferences: vectors w of the simplex, where Tchebycheff scalarization targets f ∝ 1/w.
+"""Preferences: vectors w of the simplex, for which Tchebycheff scalarization targets f ∝ 1/w.
 
-One meaning holds everywhere: w_i is the weight on objective i, so a larger w_i asks for a smaller
+They mean the same everywhere: w_i is the weight of objective i, so a larger w_i asks for a smaller
 f_i, and at the solution the weighted objectives w_i (f_i − z_i) are all equal.
 """
 
@@ -164,7 +164,7 @@ def through(point: Tensor | Sequence[float], ideal: Tensor | float = 0.0) -> Ten
     """The preference whose Tchebycheff solution is a given point of the front: w ∝ 1/(f − z).
 
     The converse of Theorem 1: with that w, the weighted objectives of the point are all equal, so only a point that
-    dominates it has a smaller largest one.
+    dominates it can have a smaller maximum.
 
     Args:
         point: Objective values f, above the ideal point in every coordinate, shape (*B, m).

@@ -66,7 +66,7 @@ def omd_tch(
 def adaptive_weights(losses: Array) -> dict[int, float]:
     """Lines 4 to 20 of Algorithm 2: the trajectory's non-dominated iterates and their weights γ.
 
-    Here for a whole trajectory, which is easy to read. The paper, and `Adaptive`, keep only the iterates of 𝒫.
+    This version takes a whole trajectory, which is easy to read. The paper and `Adaptive` keep only the iterates of 𝒫.
 
     Args:
         losses: f(θ⁽ᵗ⁾) for t = 1..T, (T, m).
@@ -99,7 +99,7 @@ def adaptive_weights(losses: Array) -> dict[int, float]:
 def adaomd_tch(
     objectives: Objectives, theta: Array, w: Array, T: int, eta_theta: float, eta_lambda: float, update: Update
 ) -> Array:
-    """Algorithm 2, AdaOMD-TCH: the steps of Algorithm 1, and an average of the iterates that none dominates."""
+    """Algorithm 2, AdaOMD-TCH: the steps of Algorithm 1, then a weighted average of the non-dominated iterates."""
     _, iterates, losses = omd_tch(objectives, theta, w, T, eta_theta, eta_lambda, update)  # lines 2, 3, 21
     answer: Array = sum(weight * iterates[t] for t, weight in adaptive_weights(losses).items()) / T  # line 23
     return answer

@@ -96,7 +96,7 @@ def project_kl(log_x: Tensor, lower: Tensor | float, upper: Tensor | float) -> T
 
 
 def local_step(y: Tensor, push: Tensor, lower: Tensor | None = None) -> Tensor:
-    """A step from y in its own geometry: argmin over {λ ≥ l, Σλ = 1} of Σ (λ_i − y_i − h_i u_i)²/(2h_i), exact.
+    """A step in the local geometry of y: argmin over {λ ≥ l, Σλ = 1} of Σ (λ_i − y_i − h_i u_i)²/(2h_i), exact.
 
     With h_i = max(y_i, 1/m) this is a Euclidean step near the uniform vector and an entropic one, to first order, for
     entries that have grown.
@@ -144,7 +144,7 @@ def local_step_single(y: Array, push: Array, lower: Array | None = None) -> Arra
     sums = above[order]
     sums[0] -= spare
     level = np.add.accumulate(sums) / np.add.accumulate(h[order])
-    # It rises up to the last entry that is used, and falls after it.
+    # `level` rises up to the last entry that stays positive and falls after it, so its maximum is the right one.
     found = np.maximum(above - h * level.item(level.argmax()), 0.0)
     return found if lower is None else lower + found
 
@@ -183,7 +183,7 @@ def _bounds(x: Tensor, lower: Tensor | float, upper: Tensor | float) -> tuple[Te
 
 
 def _project(x: Tensor) -> Tensor:
-    # Shifting by the maximum costs nothing (the projection is translation invariant) and keeps
+    # Shifting by the maximum changes nothing (the projection is translation invariant) and keeps
     # the sums free of cancellation however large x is.
     wide = _sum_dtype(x)
     shifted = x - x.amax(-1, keepdim=True)
@@ -315,7 +315,7 @@ class Box:
 
     @classmethod
     def cvar(cls, fraction: float, m: int) -> "Box":
-        """The set whose maximum is the mean over the worst `fraction` of m objectives (CVaR)."""
+        """The set over which max Σ λ_i f_i is the mean of the worst `fraction` of m objectives (CVaR)."""
         require(0 < fraction <= 1, "fraction must lie in (0, 1]", fraction)
         return cls(upper=min(1.0, 1.0 / (fraction * m)))
 
@@ -374,7 +374,7 @@ class Mirror(Protocol):
         ...
 
     def step_scale(self, m: int) -> Number:
-        """√(μD), the numerator of the adaptive step: μ strong convexity, D Bregman radius; infinite for none."""
+        """√(μD), the numerator of the adaptive step: μ strong convexity, D Bregman radius (may be infinite)."""
         ...
 
     def dual_norm(self, gain: Tensor) -> Tensor:

@@ -347,9 +347,9 @@ class _Stack:
         return (coefficients.unsqueeze(-2) @ rows).squeeze(-2)
 
     def weigh(self, losses: Tensor) -> tuple[Tensor, Tensor]:
-        """Record θ⁽ᵗ⁾ in every run's conversions; returns every run's coefficients of f̃ and those of f.
+        """Record θ⁽ᵗ⁾ in every run's conversions; return every run's coefficients, for f̃ and for f.
 
-        If a weighting has its own rows, they are in the units of f̃ and multiplied by c.
+        If a weighting has its own rows, they are in the units of f̃, so its coefficients for f̃ multiply them.
         """
         parts, pulled = [], []
         for name, run in self.runs.items():

@@ -2,7 +2,7 @@
 
 The two players of the game min over θ, max over λ of L(θ, λ; w) = Σ_i λ_i w_i f_i(θ) each bring the
 constants of their mirror map (`Constants`); `Guarantee` puts them together. The names th:3 to th:8
-are the labels of the paper. Statements, proofs and what was mended are in `docs/theory.md`.
+are the labels of the paper. Statements, proofs and corrections to the paper are in `docs/theory.md`.
 
 The bounds of `Guarantee` are on TCH(θ̂; w) − min_θ TCH(θ; w), where θ̂ is the output of `Average`, or of `Adaptive`
 with dominance on exact objectives. They need convex objectives and projected iterates. `suffix_confidence` and
@@ -156,7 +156,7 @@ def theta_constants(d: int, R: float, *, norm: Norm = "inf", p: float = 2.0) -> 
 
     Args:
         d: Number of parameters.
-        R: Bound on ‖θ‖ over Θ, in the norm `norm`; so is L on the gradients.
+        R: Bound on ‖θ‖ over Θ, in the norm `norm`, in which L bounds the gradients.
         norm: "inf", in which the dimension shows, or "l2", in which PGD has no factor d.
         p: Exponent of the mirror map, 1 < p ≤ 2.
 
@@ -221,9 +221,9 @@ class Guarantee:
     Attributes:
         m: Number of objectives.
         d: Number of parameters.
-        U: Bound on the weighted losses of every batch: 0 ≤ w_i f_i ≤ U. A bound on f is one on
-            w∘f, since w_i ≤ 1; with the uniform preference U/m is one too, and the better step.
-        L: Bound on ‖w_i ∇f_i‖ of every batch, in the norm `norm`. A bound on ‖∇f_i‖ is one.
+        U: Bound on the weighted losses of every batch: 0 ≤ w_i f_i ≤ U. A bound on f also bounds w∘f,
+            since w_i ≤ 1. For the uniform preference, 1/m of it does too, and gives a better step size.
+        L: Bound on ‖w_i ∇f_i‖ of every batch, in the norm `norm`. A bound on ‖∇f_i‖ will do.
         R: Bound on ‖θ‖ over Θ, in the norm `norm`.
         geometry: Mirror map of λ.
         p: Exponent of "pnorm"; None is `best_p(m)`.
@@ -391,7 +391,7 @@ def limits_regret(u: float, largest: float, energy: float, *, pace: float = 0.3)
         u: The multiplier to compare with.
         largest: The largest value that the integral part had.
         energy: Q = Σ α²v², over the run.
-        pace: That of `Limits`.
+        pace: The setting `pace` of `Limits`.
 
     Examples:
         >>> round(eq.theory.limits_regret(1.0, 2.0, energy=100.0), 1)

@@ -121,7 +121,7 @@ class Units:
         return Scale(torch.where(new, above, scale.unit), scale.known | new)
 
     def normalise(self, losses: Tensor, scale: Scale) -> Tensor:
-        """f̃ of losses (*B, m), with their graph."""
+        """f̃ of losses (*B, m), differentiable."""
         return self._above(losses) / scale.unit
 
     def enter(self, losses: Tensor, scale: Scale, mask: Tensor | None = None) -> tuple[Tensor, Scale]:
@@ -140,7 +140,7 @@ class Units:
 
         Args:
             value: Its loss.
-            objective: Its name, and where.
+            objective: Its name, and where it was found.
         """
         require(
             False,  # noqa: FBT003
@@ -230,7 +230,7 @@ def _numbers(
         require(set(given) == set(known) and known != [], f"{name} must have the names {known}", found)
         given = [float(given[key]) for key in known]
     if hasattr(given, "__array__") and not isinstance(given, Tensor):
-        given = torch.as_tensor(given)  # of numpy
+        given = torch.as_tensor(given)  # from numpy
     required: object = given
     numeric = isinstance(required, Tensor | Sequence | float | int) and not isinstance(required, str | bool)
     require(numeric, f"{name} must be numbers", lambda: repr(given))

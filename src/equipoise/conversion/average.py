@@ -69,7 +69,7 @@ class Average(Conversion[AverageState]):
         return 2
 
     def begin(self, losses: Tensor) -> AverageState:
-        """An average of nothing."""
+        """The average of no iterates."""
         count = torch.zeros(losses.shape[:-1], dtype=wide_dtype(losses.device), device=losses.device)
         return AverageState({}, count.new_zeros((*count.shape, 2)), count, count.clone(), count + 1)
 

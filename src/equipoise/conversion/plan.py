@@ -105,7 +105,7 @@ def observe(losses: Tensor, observed: Tensor, present: Tensor | None) -> tuple[T
     """The newest value of every objective; an absent objective keeps its last observed value.
 
     Args:
-        losses: Of this step, (*B, m).
+        losses: The losses of this step, (*B, m).
         observed: The last observed values, (*B, m); +∞ before the first.
         present: False for absent objectives, (*B, m); None for none.
 
@@ -123,7 +123,7 @@ def observe(losses: Tensor, observed: Tensor, present: Tensor | None) -> tuple[T
 
 
 def mixed(old: Tensor, new: Tensor, mix: Tensor) -> Tensor:
-    """Mix old + mix (new − old). 0 gives exactly the old and 1 exactly the new, even if the other is not finite.
+    """Compute old + mix (new − old): exactly `old` for mix 0, exactly `new` for mix 1, even if the other is not finite.
 
     Tensors that cannot be averaged (integer buffers) take the new value unless `mix` is 0.
     """

@@ -100,7 +100,7 @@ def open_store(params: Params, batch_ndim: int, slots: int) -> Copies:
 
 
 def resize(store: Copies, batch_ndim: int, slots: int) -> Copies:
-    """The same copies with room for more."""
+    """The same copies, in a store with this many slots."""
     grown = {}
     for name, held in store.items():
         shape = (
@@ -117,7 +117,7 @@ def mean(store: Copies, share: Tensor) -> dict[str, Tensor]:
 
     Args:
         store: Copies (*B, slots, ...).
-        share: Of each, (*B, slots).
+        share: The share of each slot, (*B, slots).
 
     Returns:
         A tensor (*B, ...) per name. Tensors that cannot be averaged come from the slot with the largest share.
@@ -140,7 +140,7 @@ def mean_of(slots: Iterable[Params], share: Tensor) -> dict[str, Tensor]:
 
     Args:
         slots: Copies one after the other, tensors (*B, ...) by name.
-        share: Of each, (*B, slots). Slots with share 0 are ignored, whatever they hold.
+        share: The share of each slot, (*B, slots). Slots with share 0 are ignored, whatever they hold.
 
     Returns:
         A tensor (*B, ...) per name. Tensors that cannot be averaged come from the slot with the largest share.

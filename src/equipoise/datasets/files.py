@@ -84,7 +84,7 @@ class File:
     """One file of a data set.
 
     Attributes:
-        name: Its name, without the suffix of a compressed form.
+        name: Its name, without the suffix of a compressed file.
         sha256: Checksum of its content, after decompression and conversion.
         limit: The most bytes to read (after decompression); a larger file is a wrong file.
         packed: Suffix of each accepted compressed form, with the checksum of the usual compressed file.

@@ -132,7 +132,7 @@ def simulate(
             by default. A seed may be repeated with different preferences.
         conversions: The outputs, by name. By default `outputs(method)`: "last", "average" and "adaptive", and the
             method's own conversion as "own" if it is not one of these. The default method's answer is "own".
-        dataset: The data, instead of those that `task.data` names.
+        dataset: The data to use instead of the data set `task.data`.
         folder: Where to look for the data first.
         device: The device of all tensors.
         precision: The precision of the layers' products: by default float32, or TF32 on a GPU.

@@ -96,8 +96,8 @@ class Rotation:
 class PartialClass:
     """Every client has `classes` classes, drawn without replacement and independently of the other clients.
 
-    It gets its own chunk of each of them, as if every client had every class: with C of 10 classes, C/10 of the data
-    are used. Chunks are exactly equal: samples that are left over are not used.
+    A client gets its own chunk of each of its classes, as if every client had every class: with C of 10 classes, C/10
+    of the data are used. Chunks are exactly equal: samples that are left over are not used.
 
     Attributes:
         classes: C.

@@ -106,7 +106,7 @@ class Checkpoint:
         """Read it.
 
         Args:
-            settings: Those of the run to resume.
+            settings: The settings of the run to resume.
 
         Raises:
             StateMismatchError: It belongs to another configuration; the message says what differs.

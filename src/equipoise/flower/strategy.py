@@ -65,15 +65,15 @@ class PreferenceStrategy(FedAvg):
     In round t the clients receive θ and send back θ_i and their losses f_i. The weighting turns these into coefficients
     c, and the server moves to θ + Σ c_i (θ_i − θ). The conversion records the trajectory; `solution()` is its answer.
     A reply has one MetricRecord with `partition-id`, `loss`, `num-examples` and optionally `accuracy`, and one
-    ArrayRecord with the model, as those of `train_function` do.
+    ArrayRecord with the model. `train_function` makes such replies.
 
     Args:
-        weighting: Any weighting of the library; by default that of the default method.
+        weighting: Any weighting of the library; by default the weighting of `default()`.
         preference: w, one entry per objective, summing to one; uniform by default.
-        conversion: The conversion that gives the answer. By default that of the default method, or
+        conversion: The conversion that gives the answer. By default the conversion of `default()`, or
             `Adaptive(capacity=8)` if you give a weighting.
         objectives: Their number, if objective i is the client with partition id i; or the partition ids of each. The
-            loss and model of an objective are then the means of its clients', weighted by their numbers of samples.
+            loss and the model of an objective are then means over its clients, weighted by their numbers of samples.
         server_optimizer: A function from a list of tensors to an optimizer, which gets −Σ c_i (θ_i − θ) as its
             gradient; without one θ moves by Σ c_i (θ_i − θ).
         step_size: η of the clients' work: (θ − θ_i)/η are the pseudo-gradients for weightings that need them.

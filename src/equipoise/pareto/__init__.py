@@ -1,4 +1,4 @@
-"""One model for every trade-off: Pareto set learning with a dual state that is a function of the preference."""
+"""One model for every trade-off: Pareto set learning, with λ as a function of the preference."""
 
 from equipoise.pareto.conditioning import Conditioned, conditioned
 from equipoise.pareto.draws import spread_uniform

@@ -1,7 +1,7 @@
 """What a preference does to one layer: scale and shift its channels, or change its weights.
 
-An adapter is a small module beside a linear or convolution layer. It turns the code of a preference, shape (width,) for
-the whole batch or (n, width) for each sample, into a change of what the layer returns. At the start it changes nothing.
+An adapter is a small module attached to a linear or convolution layer. It turns the code of a preference, (width,) for
+the whole batch or (n, width) for each sample, into a change of the layer's output. At the start it changes nothing.
 """
 
 from abc import ABC, abstractmethod
@@ -22,29 +22,29 @@ _MIX = {1: functional.conv1d, 2: functional.conv2d, 3: functional.conv3d}
 
 
 class Merged(NamedTuple):
-    """The parameters of a layer that does the same for one preference."""
+    """The parameters of a plain layer that is equivalent for one preference."""
 
     weight: Tensor
     bias: Tensor
 
 
 def can_be_conditioned(layer: nn.Module) -> bool:
-    """Linear and convolution layers; not the projection of `nn.MultiheadAttention`, which is never called."""
+    """Whether it is a linear or convolution layer; `nn.MultiheadAttention`'s projection, never called, is excluded."""
     return isinstance(layer, Layer) and not isinstance(layer, NonDynamicallyQuantizableLinear)
 
 
 def spatial(layer: Layer) -> int:
-    """Dimensions after that of the channels: 0 for a linear layer, 2 for a picture."""
+    """The number of spatial dimensions, after the channels: 0 for a linear layer, 2 for images."""
     return 0 if isinstance(layer, nn.Linear) else len(layer.kernel_size)
 
 
 def channels(layer: Layer) -> int:
-    """What the layer returns for each place."""
+    """The number of output channels."""
     return layer.out_features if isinstance(layer, nn.Linear) else layer.out_channels
 
 
 def spread(values: Tensor, like: Tensor, after: int) -> Tensor:
-    """Values of channels, (C,) or (n, C), shaped to broadcast against (n, …, C, *places) with `after` places."""
+    """Channel values, (C,) or (n, C), reshaped to broadcast with (n, …, C, *space) of `after` spatial dimensions."""
     places = (1,) * after
     if values.ndim == 1:
         return values.reshape(-1, *places)
@@ -53,16 +53,16 @@ def spread(values: Tensor, like: Tensor, after: int) -> Tensor:
 
 
 class Adapter(nn.Module, ABC):
-    """The base: one adapter belongs to one layer.
+    """The base class of adapters; each belongs to one layer.
 
     Args:
         layer: The layer, for its sizes, dtype and device.
-        width: Entries of a code.
-        rank: Of a low-rank change.
+        width: The length of a code.
+        rank: The rank of a low-rank change.
     """
 
     only: ClassVar[str] = ""
-    """Which layers an adapter of this kind can have beside it, for the message; empty: all."""
+    """The layers that this kind can change, in words, for error messages; empty: all."""
 
     @classmethod
     def fits(cls, layer: Layer) -> bool:  # noqa: ARG003
@@ -75,11 +75,11 @@ class Adapter(nn.Module, ABC):
 
     @abstractmethod
     def change(self, layer: Layer, inputs: Tensor, output: Tensor, code: Tensor) -> Tensor:
-        """What the layer returns, for this code: as `output` in shape and dtype."""
+        """The layer's output for this code, with the shape and dtype of `output`."""
 
     @abstractmethod
     def merged(self, layer: Layer, code: Tensor) -> Merged:
-        """The parameters with which the layer alone returns the same, for one code (width,)."""
+        """The parameters with which the layer alone gives the same output, for one code (width,)."""
 
 
 class Film(Adapter):
@@ -97,9 +97,9 @@ class Film(Adapter):
         return torch.addcmul(spread(shift, output, after), output, spread(1 + scale, output, after))
 
     def merged(self, layer: Layer, code: Tensor) -> Merged:
-        """Rows of the weight are scaled."""
+        """Scale the rows of the weight, and scale and shift the bias."""
         scale, shift = self.head(code).chunk(2, -1)
-        if isinstance(layer, _ConvTransposeNd):  # (in, out / groups, *kernel): a group is a run of input channels
+        if isinstance(layer, _ConvTransposeNd):  # (in, out / groups, *kernel): a group is a block of input channels
             by_group = layer.weight.reshape(layer.groups, -1, *layer.weight.shape[1:])
             factors = (1 + scale).reshape(layer.groups, 1, -1, *(1,) * spatial(layer))
             weight = (by_group * factors).reshape(layer.weight.shape)
@@ -115,7 +115,7 @@ class LowRank(Adapter):
 
     @classmethod
     def fits(cls, layer: Layer) -> bool:
-        """A grouped convolution has no such factors."""
+        """Whether this kind can change the layer: a grouped convolution has no such factors."""
         return isinstance(layer, nn.Linear) or (_plain(layer) and layer.groups == 1)
 
     def __init__(self, layer: Layer, width: int, rank: int) -> None:
@@ -141,7 +141,7 @@ class LowRank(Adapter):
         _zero(self.shift)
 
     def change(self, layer: Layer, inputs: Tensor, output: Tensor, code: Tensor) -> Tensor:
-        """Through `rank` channels, each as strong as the preference says."""
+        """Add a path through `rank` channels, which the preference scales."""
         after = spatial(layer)
         inner = self.down(inputs)
         inner = inner * spread(self.strength(code).to(inner.dtype), output, after)
@@ -149,7 +149,7 @@ class LowRank(Adapter):
         return output + mixed.to(output.dtype) + spread(self.shift(code).to(output.dtype), output, after)
 
     def merged(self, layer: Layer, code: Tensor) -> Merged:
-        """The product of the factors is added to the weight."""
+        """Add the product of the factors to the weight."""
         factor = self.down.get_parameter("weight")
         change = torch.tensordot(self.up * self.strength(code), factor, 1)
         shift = self.shift(code)
@@ -163,7 +163,7 @@ class Hyper(Adapter):
 
     @classmethod
     def fits(cls, layer: Layer) -> bool:
-        """Those that are a function of input, weight and bias."""
+        """Whether this kind can change the layer: its output must be a function of input, weight and bias."""
         return isinstance(layer, nn.Linear) or _plain(layer)
 
     def __init__(self, layer: Layer, width: int, rank: int) -> None:
@@ -172,7 +172,7 @@ class Hyper(Adapter):
         _zero(self.head)
 
     def change(self, layer: Layer, inputs: Tensor, output: Tensor, code: Tensor) -> Tensor:
-        """A layer is linear in its parameters: what the change of them adds is what they would return alone."""
+        """Add the layer's output with ΔW and Δb as its parameters: a layer is linear in its parameters."""
 
         def alone(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
             if isinstance(layer, nn.Linear):
@@ -185,7 +185,7 @@ class Hyper(Adapter):
         return output + added.to(output.dtype)
 
     def merged(self, layer: Layer, code: Tensor) -> Merged:
-        """The sum."""
+        """Add the changes to the parameters."""
         weight, bias = self._parts(layer, code)
         return Merged(layer.weight + weight, bias if layer.bias is None else layer.bias + bias)
 
@@ -195,7 +195,7 @@ class Hyper(Adapter):
 
 
 KINDS: dict[str, type[Adapter]] = {"film": Film, "low-rank": LowRank, "hyper": Hyper}
-"""By the name that a user gives."""
+"""The kinds of adapters, by the name that a user gives."""
 
 
 def _plain(layer: nn.Module) -> bool:

@@ -1,4 +1,4 @@
-"""`conditioned`: one's own model, with the preference as a further input."""
+"""`conditioned`: your own model, with the preference as an additional input."""
 
 import copy
 import threading
@@ -21,7 +21,7 @@ __all__ = ["Conditioned", "conditioned"]
 Kind = Literal["film", "low-rank", "hyper"]
 Weights = Tensor | Sequence[float] | Sequence[Sequence[float]] | Mapping[str, float]
 _FLOOR = 1e-3
-"""Added to a weight before its logarithm: preferences nearer to a corner than this look alike to the logarithm."""
+"""Added to a weight before its logarithm is taken, so that the logarithm of a weight of 0 is finite."""
 
 
 def conditioned(
@@ -35,33 +35,33 @@ def conditioned(
 ) -> "Conditioned":
     r"""Make a model take the preference as an input, without rewriting it.
 
-    A small network turns the preference w into a code of `width` numbers, and an adapter beside each layer turns the
-    code into a change of the layer:
+    A small network turns the preference w into a code of `width` numbers, and an adapter at each layer turns the code
+    into a change of the layer:
 
-    - `"film"` scales and shifts the channels, y ← (1 + γ(w)) ∘ y + β(w): the cheapest, a multiplication and an addition
-      for each value;
+    - `"film"` scales and shifts the channels, y ← (1 + γ(w)) ∘ y + β(w): the cheapest, one multiplication and one
+      addition per value;
     - `"low-rank"` changes the weights, W ← W + B diag(s(w)) A with factors of `rank`, and the bias;
     - `"hyper"` makes every weight of the layers a function of w, W ← W + ΔW(w): `width` times as many parameters, for
       small models.
 
-    At the start no adapter changes anything: the model computes exactly what it did. Its own parameters keep their
-    values, and their names after `model.`; train them with the adapters, or freeze them.
+    At the start no adapter changes anything: the model computes exactly what it did before. Its own parameters keep
+    their values, and their names get the prefix `model.`. Train them with the adapters, or freeze them.
 
     Args:
-        model: Any model with linear or convolution layers. It is not copied: from now on it is called through what is
-            returned. Call this before the optimizer, DDP or `torch.compile` see the model.
-        objectives: How many, or their names.
+        model: Any model with linear or convolution layers. It is not copied: from now on, call it through the returned
+            module. Call this before you create the optimizer, and before DDP or `torch.compile`.
+        objectives: Their number, or their names.
         layers: Names or patterns (`"trunk.*"`) of the layers that get an adapter; by default all linear and convolution
             layers. A mapping gives each its own kind: `{"trunk.*": "film", "heads.*": "low-rank"}`.
-        kind: Of the adapters, unless `layers` says it.
-        rank: For `"low-rank"`.
-        width: Entries of the code.
+        kind: The kind of the adapters, unless `layers` gives one.
+        rank: The rank of `"low-rank"` changes.
+        width: The length of the code.
 
     Returns:
-        A module that is called like the model, with `preference=` besides.
+        A module that is called like the model, with an additional argument `preference=`.
 
     Raises:
-        ValueError: For a layer that is not there (`UnknownNameError`) or that cannot be conditioned.
+        ValueError: A layer does not exist (`UnknownNameError`) or cannot be conditioned.
 
     Examples:
         >>> model = torch.nn.Sequential(torch.nn.Linear(3, 8), torch.nn.Tanh(), torch.nn.Linear(8, 2))
@@ -101,7 +101,7 @@ def conditioned(
 
 
 class _Now(threading.local):
-    """The code of the call that this thread is in; None outside of calls.
+    """The code of the current call in this thread; None outside of calls.
 
     Threads that share a model, as in a server, must not see each other's preference.
     """
@@ -109,11 +109,11 @@ class _Now(threading.local):
     code: Tensor | None = None
 
     def __reduce__(self) -> tuple[type["_Now"], tuple[()]]:
-        return _Now, ()  # copies and pickles begin outside of calls
+        return _Now, ()  # copies and unpickled objects are outside of any call
 
 
 class _Restored(AbstractContextManager[None]):
-    """The code of an earlier call, while a part of it is computed again."""
+    """Restores the code of an earlier call while a part of that call is recomputed."""
 
     def __init__(self, now: _Now, code: Tensor | None) -> None:
         self.now, self.code = now, code
@@ -128,8 +128,8 @@ class _Restored(AbstractContextManager[None]):
 class Code(nn.Module):
     """The network that turns a preference (…, m) into a code (…, width).
 
-    It sees w and log w, the latter less its mean: near a corner, where w hardly changes and the ratio of two weights
-    does, the logarithm tells preferences apart.
+    Its inputs are w and log w minus its mean. Near a corner w hardly changes while the ratio of two weights does, and
+    the logarithm tells such preferences apart.
     """
 
     def __init__(self, m: int, width: int) -> None:
@@ -148,16 +148,16 @@ class Code(nn.Module):
 
 
 class _Beside:
-    """The forward hook of a conditioned layer: its adapter, and the code of the call.
+    """The forward hook of a conditioned layer: applies its adapter with the code of the call.
 
-    An object and no closure, so that a copy of the model has hooks of its own.
+    An object, not a closure, so that a copy of the model gets its own hooks.
     """
 
     def __init__(self, name: str, adapter: Adapter, now: _Now) -> None:
         self.name, self.adapter, self.now = name, adapter, now
 
     def hook(self, layer: Layer, args: tuple[Tensor, ...], kwargs: dict[str, Tensor], output: Tensor) -> Tensor:
-        """What the layer returns for this preference."""
+        """The layer's output for this preference."""
         code = self.now.code
         if code is None:
             raise ValueError(
@@ -175,19 +175,19 @@ class _Beside:
 
 
 class Conditioned(nn.Module):
-    """A model with the preference as a further input, made by `conditioned`.
+    """A model with the preference as an additional input, made by `conditioned`.
 
-    `model(x, preference=w)`: w of shape (m,) holds for the whole batch, (n, m) for each of its n samples. With the
-    latter, every conditioned layer must have the samples in its first dimension. The preference holds for this call
-    alone.
+    Call it as `model(x, preference=w)`. A w of shape (m,) applies to the whole batch; (n, m) has one row for each of
+    n samples, and then every conditioned layer must have the samples in its first dimension. The preference applies
+    to this call only.
 
-    On the CPU a preference off the simplex is a ValueError. On an accelerator and in a compiled model, where looking at
-    it would make the host wait, the output is NaN instead.
+    On the CPU, a preference outside the simplex is a ValueError. On an accelerator or in a compiled model, where
+    checking it would synchronise with the device, the output is NaN instead.
 
     Attributes:
         model: The model that was given.
         code: The network that turns a preference into a code.
-        adapters: By the name of the layer with `/` for `.`, after a `/`.
+        adapters: The adapters by layer name, with `/` for `.` and a leading `/`.
         names: The objectives' names, or None.
 
     Examples:
@@ -213,12 +213,12 @@ class Conditioned(nn.Module):
         self.train(model.training)
 
     def forward(self, *args: Any, preference: Weights | None = None, **kwargs: Any) -> Any:  # noqa: ANN401 - the model's
-        """What the model returns, for this preference.
+        """The model's output for this preference.
 
         Args:
-            *args: For the model.
+            *args: Passed to the model.
             preference: w (m,), or (n, m) for a batch of n samples; a mapping if the objectives have names.
-            **kwargs: For the model.
+            **kwargs: Passed to the model.
         """
         before, self._now.code = self._now.code, self.code(self._read(preference))
         try:
@@ -227,9 +227,9 @@ class Conditioned(nn.Module):
             self._now.code = before
 
     def at(self, preference: Weights) -> nn.Module:
-        """A copy of the model alone, with the adapters merged into its weights for one preference.
+        """A plain copy of the model, with the adapters merged into its weights for one preference.
 
-        It costs nothing extra to run, and has no `preference=`.
+        It runs at the cost of the original model and takes no `preference=`.
 
         Args:
             preference: w (m,).
@@ -256,10 +256,10 @@ class Conditioned(nn.Module):
         return twin.model
 
     def recomputation(self) -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
-        """The `context_fn` of `torch.utils.checkpoint.checkpoint`, for parts of the model that are computed again.
+        """The `context_fn` for `torch.utils.checkpoint.checkpoint`, for parts of the model that are recomputed.
 
-        The backward pass then computes them with the preference that they had. Only with `use_reentrant=False`. Where
-        the whole conditioned model is checkpointed, with the preference among the arguments, nothing is needed.
+        The backward pass then recomputes them with the same preference. Requires `use_reentrant=False`. It is not
+        needed if the whole conditioned model is checkpointed, with the preference among the arguments.
 
         Examples:
             >>> from torch.utils.checkpoint import checkpoint
@@ -281,7 +281,7 @@ class Conditioned(nn.Module):
         return f"objectives={self.code.m if self.names is None else list(self.names)}"
 
     def _read(self, preference: Weights | None) -> Tensor:
-        """The preference on the device of the model, checked."""
+        """The preference, checked and moved to the model's device."""
         require(preference is not None, "preference must be given in every call, as in model(x, preference=w)", "none")
         if isinstance(preference, Mapping):
             rule = "preference must be numbers in order, or have exactly the names of the objectives"
@@ -304,7 +304,7 @@ class Conditioned(nn.Module):
 
 
 def _check_not_compiled(model: nn.Module) -> None:
-    # Compiled code does not look for hooks that came later: the preference would be ignored without a word.
+    # Compiled code ignores hooks that are added later: the preference would have no effect, without an error.
     for name, module in model.named_modules():
         require(
             not hasattr(module, "_orig_mod") and not isinstance(module, torch.jit.ScriptModule),
@@ -345,7 +345,7 @@ def _asked(layers: str | Sequence[str] | Mapping[str, Kind] | None, kind: Kind) 
 
 
 def _matching(pattern: str, modules: Mapping[str, nn.Module], fit: Sequence[str]) -> list[str]:
-    """The layers that a name or a pattern means."""
+    """The layers that match a name or a pattern."""
     if pattern in modules:
         inside = any(name.startswith(f"{pattern}.") for name in fit)
         rule = f"layers must be linear or convolution layers{f'; its layers are {pattern}.*' if inside else ''}"

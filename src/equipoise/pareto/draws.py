@@ -1,4 +1,4 @@
-"""Fresh preferences for every step, spread evenly, the same for the same seed."""
+"""New preferences for every step: evenly spread, and reproducible from a seed."""
 
 from collections.abc import Callable
 from typing import TypeAlias
@@ -13,11 +13,11 @@ from equipoise.errors import require
 __all__ = ["Distribution", "draw_preferences", "spread_uniform"]
 
 Distribution: TypeAlias = Callable[[int, torch.Generator], Tensor]
-"""Draws n preferences (n, m) by a generator."""
+"""Draws n preferences (n, m) with a generator."""
 
 
 def spread_uniform(n: int, m: int, generator: torch.Generator) -> Tensor:
-    """Preferences (n, m), each uniform on the simplex (Dirichlet(1, …, 1)), together spread evenly over it.
+    """Draw preferences (n, m), each uniform on the simplex (Dirichlet(1, …, 1)), together evenly spread over it.
 
     For two objectives there is one in each of n intervals of equal length. For more, the points of a Kronecker sequence
     are shifted at random, and each is mapped to the simplex by breaking a stick. Rows come in random order.
@@ -44,7 +44,7 @@ def spread_uniform(n: int, m: int, generator: torch.Generator) -> Tensor:
         u = (index * steps + torch.rand(1, d, generator=generator, dtype=torch.float64)) % 1.0
     left, parts = torch.ones(n, dtype=torch.float64), []
     for k in range(d):
-        # Of what is left of the stick a part is broken off; with q parts to come it is Beta(1, q).
+        # Break a part off the rest of the stick; with q parts still to come, its fraction is Beta(1, q).
         kept = (1.0 - u[:, k]) ** (1.0 / (d - k))
         parts.append(left * (1.0 - kept))
         left = left * kept
@@ -55,14 +55,14 @@ def spread_uniform(n: int, m: int, generator: torch.Generator) -> Tensor:
 def draw_preferences(
     n: int, m: int, margin: float, distribution: Distribution | None, key: tuple[int, int, int]
 ) -> Tensor:
-    """Preferences (n, m) with entries of at least `margin`, float64, on the CPU.
+    """Draw preferences (n, m) with entries of at least `margin`, float64, on the CPU.
 
     Args:
         n: How many.
         m: Objectives.
-        margin: The smallest entry: what is drawn is shrunk to {w_i ≥ margin}.
-        distribution: Where from; None: `spread_uniform`.
-        key: Seed, rank and number of the draw; it alone decides what is drawn.
+        margin: The smallest entry: the draws are shrunk to {w_i ≥ margin}.
+        distribution: The function that draws them; None: `spread_uniform`.
+        key: Seed, rank and number of the draw; the result depends on nothing else.
 
     Raises:
         ValueError: If the distribution gives anything but n preferences of m objectives.

@@ -1,4 +1,4 @@
-"""λ as a function of the preference: a dual state at every node of a mesh, and interpolation between the nodes."""
+"""λ as a function of the preference: a dual state at every node of a mesh, interpolated between the nodes."""
 
 import math
 from dataclasses import dataclass
@@ -15,12 +15,12 @@ from equipoise.weighting.protocol import Seen, Weighting, duals
 __all__ = ["Mesh", "NodeDuals", "NodeState", "node_means"]
 
 NODES = {2: 32, 3: 66}
-"""Nodes by default, by the number of objectives; for more objectives as many as for three."""
+"""The default number of nodes, by the number of objectives; for more objectives, the same as for three."""
 
 
 @dataclass(frozen=True)
 class Mesh:
-    r"""A grid on the preferences {w : w_i ≥ margin, Σ w_i = 1}, triangulated, with linear interpolation on each piece.
+    r"""A triangulated grid on the preferences {w : w_i ≥ margin, Σ w_i = 1}, with linear interpolation on each piece.
 
     The nodes are those of `preference.grid`. Freudenthal's triangulation splits the simplex into pieces with m corners
     each, for every m: intervals for two objectives, triangles for three. A preference has the barycentric coordinates
@@ -51,7 +51,7 @@ class Mesh:
 
     @classmethod
     def of(cls, m: int, nodes: int | None, margin: float) -> "Mesh":
-        """The finest mesh of at most so many nodes; the corners alone are always there.
+        """The finest mesh with at most this many nodes.
 
         Args:
             m: Objectives.
@@ -88,31 +88,31 @@ class Mesh:
         return torch.tensor(rows)
 
     def interpolate(self, preference: Tensor) -> Tensor:
-        """a(w): how much of each node a preference has.
+        """The barycentric coordinates a(w): the share of each node in a preference.
 
         Args:
             preference: w in the simplex, (n, m).
 
         Returns:
-            Shape (n, K): non-negative, rows of sum 1; in dtype and on device of the preference.
+            Shape (n, K): non-negative, rows that sum to 1, with the dtype and device of the preference.
         """
         w = preference.detach().to("cpu", torch.float64)
         inside = ((w - self.margin) / (1.0 - self.m * self.margin)).clamp_min(0.0)
-        # Cumulative sums are ordered, and Freudenthal's triangulation of the cube keeps to ordered points.
+        # Cumulative sums are ordered, and Freudenthal's triangulation of the cube has ordered corners for such points.
         total = inside.cumsum(-1)
         place = self.divisions * (total / total[..., -1:])[..., :-1]
         corner = place.floor().clamp(0, self.divisions - 1)
         rest, order = (place - corner).clamp(0.0, 1.0).sort(-1, descending=True)
         edge = torch.ones_like(rest[..., :1])
         share = -torch.cat([edge, rest, 0.0 * edge], -1).diff(dim=-1)
-        # The corners of the piece: the lower one, then one coordinate after the other goes up.
+        # The corners of the piece: start at the lower one and raise one coordinate after the other.
         up = torch.nn.functional.one_hot(order, self.m - 1).cumsum(-2)
         corners = corner.to(torch.int64).unsqueeze(-2) + torch.cat([torch.zeros_like(up[..., :1, :]), up], -2)
         found = torch.zeros(*w.shape[:-1], self.size, dtype=w.dtype)
         return found.scatter_add_(-1, self._rank(corners), share).to(preference)
 
     def _rank(self, cumulative: Tensor) -> Tensor:
-        """Where grid points stand among the nodes, from their cumulative sums (..., m − 1)."""
+        """The node numbers of grid points, from their cumulative sums (..., m − 1)."""
         # A corner with share 0 may lie outside: ties between coordinates are broken in any order.
         ordered = cumulative.cummax(-1).values.clamp(0, self.divisions)
         left = self.divisions - torch.cat([torch.zeros_like(ordered[..., :1]), ordered], -1)
@@ -121,7 +121,7 @@ class Mesh:
 
 
 class NodeState(NamedTuple):
-    """Where the dual player stands at every node.
+    """The state of the dual player at every node.
 
     Examples:
         >>> state = eq.pareto.NodeDuals(eq.SelfTuned(), nodes=2).init(torch.ones(4))
@@ -130,17 +130,17 @@ class NodeState(NamedTuple):
     """
 
     dual: Tensor
-    """λ of all nodes, one after the other, over K, so that the sum is 1, (K·m,)."""
+    """λ of all nodes, concatenated and divided by K, so that the sum is 1, (K·m,)."""
     inner: Any
     """The state of the inner weighting, with batch shape (K,)."""
 
 
 @dataclass(frozen=True)
 class NodeDuals(Weighting[NodeState]):
-    """A weighting with a state of its own at each of K nodes, as one weighting of K·m objectives.
+    """A weighting with a separate state at each of K nodes, as one weighting of K·m objectives.
 
-    Its losses are the gains w_i (f_i − z_i) at the nodes, averaged as `node_means` does, node after node. A node that
-    no preference of a step is close to is absent, and keeps its state.
+    Its losses are the gains w_i (f_i − z_i) at the nodes, averaged by `node_means`, node after node. A node is absent
+    in a step, and keeps its state, if none of the step's preferences is close to it.
 
     Attributes:
         inner: How the gains of a node move its λ: a weighting with coefficients λ∘w that are known before the losses,
@@ -173,7 +173,7 @@ class NodeDuals(Weighting[NodeState]):
         require(plain, "method must have the ideal point 0; give ideal= to ParetoSet instead", lambda: origin)
 
     def init(self, losses: Tensor, **extra: Tensor) -> NodeState:  # noqa: ARG002
-        """λ as the inner weighting begins, at every node."""
+        """The initial λ of the inner weighting, at every node."""
         return self._state(self.inner.init(self._by_node(losses)))
 
     def step(self, seen: Seen, state: NodeState) -> tuple[Tensor, NodeState]:
@@ -181,7 +181,7 @@ class NodeDuals(Weighting[NodeState]):
         gains = self._by_node(seen.losses)
         m = gains.shape[-1]
         mask = None if seen.present is None else self._by_node(seen.present)
-        # The gain of the inner weighting is 1/m times m times ours.
+        # The inner weighting sees the preference 1/m and m times our gains: the factors cancel.
         w = torch.full_like(gains[0], 1.0 / m)
         inner = self.inner.update(gains * m, state.inner, w, mask=mask)[1]
         return self._coefficients(state), self._state(inner)
@@ -191,7 +191,7 @@ class NodeDuals(Weighting[NodeState]):
         return self._coefficients(state)
 
     def weights(self, state: NodeState) -> Tensor:
-        """λ of all nodes, over K, (K·m,)."""
+        """λ of all nodes, divided by K, (K·m,)."""
         return state.dual
 
     def at_nodes(self, state: NodeState) -> Tensor:
@@ -213,18 +213,18 @@ class NodeDuals(Weighting[NodeState]):
 
 
 def node_means(shares: Tensor, gains: Tensor, counts: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    """The gain of every node: the mean over the rows of a step, each counted by its share of the node.
+    """The gain of every node: the mean over the rows of a step, weighted by each row's share of the node.
 
-    The gains w_i (f_i − z_i) are averaged, not the losses: within a cell w varies too, and what λ must make equal are
-    the weighted losses at the preferences that were drawn.
+    It averages the gains w_i (f_i − z_i), not the losses: within a cell w varies too, and λ must equalise the weighted
+    losses at the preferences that were drawn.
 
     Args:
-        shares: a(w), what `Mesh.interpolate` gives, (n, K).
-        gains: w∘(f − z), with their graph, (n, m).
-        counts: How much each loss of a row counts, 0 where it is absent, (n, m); None: 1.
+        shares: a(w) from `Mesh.interpolate`, (n, K).
+        gains: w∘(f − z), differentiable, (n, m).
+        counts: The weight of each loss of a row, 0 where it is absent, (n, m); None: 1.
 
     Returns:
-        The means (K, m), with their graph, 0 where a node has no row; their weights (K, m).
+        The means (K, m), differentiable, 0 where a node has no row; their weights (K, m).
 
     Examples:
         >>> shares, gains = torch.tensor([[1.0, 0.0], [0.5, 0.5]]), torch.tensor([[1.0, 2.0], [4.0, 2.0]])

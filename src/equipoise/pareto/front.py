@@ -1,4 +1,4 @@
-"""The front that a model has learned: its losses along the preferences, how well they are met, and a picture."""
+"""The front that a model has learned: its losses along the preferences, how well it meets them, and a plot."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -15,13 +15,13 @@ if TYPE_CHECKING:
 __all__ = ["Front"]
 
 BLUE, RED, GREY = "#0072B2", "#D55E00", "#BBBBBB"
-"""The colours of the library's pictures."""
+"""The colours of the library's plots."""
 RAYS = 9
-"""Rays that are drawn."""
+"""The number of rays in the plot."""
 
 
 def _ticks(largest: float) -> list[float]:
-    """0, 0.5, 1, 2, 5, 10, … up to the first that is no smaller than the largest value; if many, every third."""
+    """The ticks 0, 0.5, 1, 2, 5, 10, … up to the first one not below the largest value; if many, every third."""
     ticks = [0.0, 0.5]
     while ticks[-1] < max(largest, 1.0):
         ticks.append(ticks[-1] * (2.5 if f"{ticks[-1]:.0e}"[0] == "2" else 2.0))
@@ -35,7 +35,7 @@ class Front:
     Attributes:
         preferences: w, (n, m).
         losses: f, (n, m).
-        above: (f − z)/u, what the preferences speak of, (n, m).
+        above: (f − z)/u, the losses that the preferences refer to, (n, m).
         names: The objectives, if they have names.
 
     Examples:
@@ -55,7 +55,7 @@ class Front:
 
     @property
     def imbalance(self) -> Tensor:
-        """Largest over smallest w_i (f_i − z_i)/u_i, less 1, (n,): 0 where the preference is met exactly."""
+        """Largest over smallest w_i (f_i − z_i)/u_i, minus 1, (n,): 0 where the preference is met exactly."""
         return metrics.imbalance(self.above, self.preferences)
 
     @property
@@ -64,9 +64,9 @@ class Front:
         return metrics.tch(self.above, self.preferences)
 
     def plot(self) -> "Figure":
-        """A matplotlib figure: the learned front with rays of the preferences, and the imbalance along it.
+        """A matplotlib figure: the learned front with the rays of the preferences, and the imbalance along it.
 
-        For more than two objectives, the losses are lines over the objectives, and the imbalance is sorted.
+        For more than two objectives, each preference is a line over the objectives, and the imbalance is sorted.
         """
         from matplotlib.figure import Figure  # noqa: PLC0415
 

@@ -30,14 +30,14 @@ from equipoise.weighting import SelfTuned, Weighting
 __all__ = ["ParetoSet"]
 
 Rows = Tensor | Sequence[Tensor] | Mapping[str, Tensor]
-"""Losses at n preferences: a tensor (n, m), or tensors (n,) in the order of the objectives or by name."""
+"""Losses at n preferences: one tensor (n, m), or one tensor (n,) per objective, in order or by name."""
 
 MARGIN = 0.02
-"""The smallest entry of a preference that is drawn by default, times m."""
+"""The default of `margin`, times m."""
 
 
 class _Drawn(NamedTuple):
-    """Preferences that wait for their losses, where the model is."""
+    """Preferences that were drawn and wait for their losses, on the model's device."""
 
     w: Tensor
     """(n, m)."""
@@ -52,7 +52,7 @@ class _NodeRun(Run):
     """What the mean of each node counts for in the mean over the rows of the call, (K·m,)."""
 
     def prefer(self, w: Tensor) -> None:
-        """As in every run, but a node of a ray that misses the front may be without gradient."""
+        """As in every run, but a node whose ray misses the front may have no gradient."""
         super().prefer(w)
         self.balance.due, self.presence = float("inf"), None
         self.floor = Floor(self.labels, torch.zeros_like(w, dtype=torch.float64))
@@ -63,7 +63,7 @@ class _NodeRun(Run):
             return (chosen.coefficients * self.parts * f).sum()
 
     def _look_at_gradients(self) -> None:
-        """Every row of a call is there: no derivative is multiplied by the 0 of an absent node."""
+        """Do nothing: every row of a call is present, so no derivative is multiplied by the 0 of an absent node."""
 
 
 class _Nodes(MultiObjective):
@@ -74,39 +74,39 @@ class _Nodes(MultiObjective):
 
 
 class ParetoSet:
-    r"""Trains one model for every trade-off: it takes the preference w, and its answer has that trade-off.
+    r"""Trains one model for every trade-off: the preference w is one of its inputs.
 
-    In every step the model is asked at fresh preferences w_s, and its losses there are weighted by λ(w_s):
+    Every step evaluates the model at new preferences w_s and weights its losses there by λ(w_s):
 
         mean_s m Σ_i λ_i(w_s) w_{s,i} (f_i(w_s) − z_i),   λ(w) = Σ_k a_k(w) λ_k
 
     with a dual state λ_k at each of K nodes of a mesh on the preferences, and linear interpolation a(w) between them
-    (`pareto.Mesh`). The gain that moves λ_k is the mean of the weighted losses of the step, counted by a_k(w_s)
+    (`pareto.Mesh`). The gain that moves λ_k is the mean of the step's weighted losses, with the weights a_k(w_s)
     (`pareto.node_means`). Uniform λ gives the weighted sum, as in `MultiObjective`.
 
-    Used like `MultiObjective`: λ moves once per optimizer step, and not for a step that is skipped. Gradients may
-    accumulate over several pairs of `draw` and call. In a process group every rank draws preferences of its own, and
-    all have the same λ.
+    Use it like `MultiObjective`: λ moves once per optimizer step, but not if a step is skipped. Gradients may
+    accumulate over several pairs of `draw` and call. In a process group every rank draws its own preferences, and all
+    ranks have the same λ.
 
     Args:
-        model: Takes a preference beside its input.
-        optimizer: Whose steps are the steps of the run; None: every call is a step.
+        model: A model that takes a preference in addition to its input.
+        optimizer: The optimizer whose steps are the steps of the run; None: every call is a step.
         objectives: Their number m, or their names.
         method: A weighting with its conversion, or a name of `methods()`. λ must be known before the losses of a step,
             as with `SelfTuned()` and `OMD()`. By default `(SelfTuned(), Average(power=8))`.
         nodes: The most nodes of the mesh. By default 32 for two objectives and 66 for more. A step should draw at
             least as many preferences, over all ranks.
-        margin: The smallest entry of a preference that is drawn, by default 0.02/m.
-        draw: Where preferences come from: a function of their number n and a `torch.Generator` that gives (n, m), such
-            as one that draws the trade-offs of your users more often. It is shrunk to the margin. By default uniform,
-            spread evenly in every draw.
-        seed: Of the draws.
+        margin: The smallest entry of a drawn preference, by default 0.02/m.
+        draw: A function that draws the preferences: it takes their number n and a `torch.Generator` and returns (n, m).
+            For example, it can draw the trade-offs of your users more often. Its draws are shrunk to the margin. By
+            default uniform, and evenly spread within every draw.
+        seed: The seed of the draws.
         parameters: As in `MultiObjective`.
         check: As in `MultiObjective`.
         on_nonfinite: As in `MultiObjective`.
         process_group: As in `MultiObjective`.
-        units: What each loss is measured in: positive numbers, in order or by name; None: the losses as they are.
-        ideal: z, the best that each loss can be, in its own unit: one number, or one each, in order or by name.
+        units: The unit of each loss: positive numbers, in order or by name; None: the losses as they are.
+        ideal: z, the smallest value that each loss can reach: one number, or one each, in order or by name.
         store: As in `MultiObjective`.
 
     Examples:
@@ -185,16 +185,16 @@ class ParetoSet:
     # Steps ------------------------------------------------------------------------------------
 
     def draw(self, n: int) -> Tensor:
-        """Fresh preferences for the next call, spread over the mesh.
+        """Draw new preferences for the next call, spread over the mesh.
 
-        What is drawn depends on the seed, the rank and how often was drawn, so that a run that is resumed draws what it
-        would have drawn.
+        The draw depends only on the seed, the rank and the number of earlier draws, so that a resumed run draws the
+        same preferences as an uninterrupted one.
 
         Args:
-            n: How many: one for each sample of a mini-batch, or fewer for losses that are means over a batch.
+            n: Their number: one per sample of a mini-batch, or fewer if losses are means over a batch.
 
         Returns:
-            w, (n, m), on the device of the model, in the dtype of its parameters, at least float32.
+            w, (n, m), on the model's device, in the dtype of its parameters and at least float32.
         """
         require(_is_count(n) and n >= 1, "n must be a whole number of at least 1", n)
         rank = dist.get_rank(self._group) if ranks(self._group) > 1 else 0
@@ -209,17 +209,17 @@ class ParetoSet:
         Args:
             losses: f at the preferences of the last `draw`, with their graph: a tensor (n, m), or tensors (n,) in a
                 list or by name.
-            preference: Other preferences than those of the last `draw`, (n, m).
-            counts: How much each loss counts, 0 where a sample does not have that objective, (n, m); by default 1.
+            preference: Preferences (n, m) to use instead of those of the last `draw`.
+            counts: The weight of each loss, 0 where a sample lacks that objective, (n, m); by default 1.
 
         Returns:
-            The mean over the rows of m Σ λ_i(w) w_i (f_i − z_i)/u_i. Divide it by the number of calls where gradients
-            accumulate.
+            The mean over the rows of m Σ λ_i(w) w_i (f_i − z_i)/u_i. If you accumulate gradients, divide it by the
+            number of calls per step.
 
         Raises:
-            NonFiniteLossError: If a loss is NaN or infinite; see `check` and `on_nonfinite`.
-            ValueError: Without a `draw` before the call, for losses of another shape, or without a graph; for
-                preferences outside the simplex.
+            NonFiniteLossError: A loss is NaN or infinite; see `check` and `on_nonfinite`.
+            ValueError: There was no `draw` before the call, the losses have another shape or no graph, or preferences
+                lie outside the simplex.
         """
         w, shares = self._take(preference)
         f = self._read_losses(losses, len(w))
@@ -229,7 +229,7 @@ class ParetoSet:
             n = _read_counts(counts, f)
             if n is not None:
                 f = torch.where(n > 0, f, 0.0)
-            # Of several ranks one that raises alone would leave the others waiting: the run raises on all of them.
+            # If one of several ranks raised alone, the others would hang: let the run raise on all of them.
             if run.checks and not run.course.skips and ranks(self._group) == 1:
                 self._check_finite(f.detach(), w)
             above = self._units.normalise(f, self._scale._replace(unit=self._scale.unit.to(f)))
@@ -239,11 +239,11 @@ class ParetoSet:
             return self._mol(means.flatten(), counts=mass.flatten())
 
     def discard(self) -> None:
-        """Forget the calls since the last step, for a step that is not taken; see `MultiObjective.discard`."""
+        """Forget the calls since the last step, if that step is not taken; see `MultiObjective.discard`."""
         self._mol.discard()
 
     def close(self) -> None:
-        """Let go of the optimizer; the solution stays, and calls are refused."""
+        """Detach from the optimizer. The solution stays available; further calls raise an error."""
         self._mol.close()
 
     def to(self, device: torch.device | str) -> "ParetoSet":
@@ -264,21 +264,22 @@ class ParetoSet:
 
     @contextmanager
     def solution_weights(self) -> Iterator[None]:
-        """The model with the answer in it, for a while; afterwards parameters and buffers are as they were."""
+        """A context in which the model holds the answer; afterwards parameters and buffers are restored."""
         with self._mol.solution_weights():
             yield
 
     def update_bn(self, loader: Iterable[Any]) -> None:
-        """Find the BatchNorm statistics of the answer; see `MultiObjective.update_bn`."""
+        """Compute the BatchNorm statistics of the answer; see `MultiObjective.update_bn`."""
         self._mol.update_bn(loader)
 
     def front(self, losses_of: Callable[[Tensor], Tensor], preferences: Tensor | int | None = None) -> Front:
-        """The answer's losses along the front, to look at and to pick from.
+        """The answer's losses along the front, to inspect and to choose from.
 
         Args:
-            losses_of: From preferences (n, m) to the model's losses at them, (n, m). It is called once, with the answer
-                in the model, in evaluation mode and without gradients.
-            preferences: Where, (n, m); a number: so many for two objectives, at most so many for more; by default 91.
+            losses_of: A function from preferences (n, m) to the model's losses at them, (n, m). It is called once, with
+                the answer in the model, in evaluation mode and without gradients.
+            preferences: The preferences (n, m), or their number: exact for two objectives, an upper bound for more. By
+                default 91.
 
         Returns:
             Losses and imbalance at each preference; `.plot()` draws them.
@@ -312,13 +313,13 @@ class ParetoSet:
         return Front(where, losses, above, self.names)
 
     def duals(self, preference: Tensor | Sequence[float] | Sequence[Sequence[float]]) -> Tensor:
-        """λ(w) of the step that comes, on the host.
+        """λ(w) for the next step, on the host.
 
         Args:
             preference: w, (m,) or (n, m).
 
         Returns:
-            λ, of the shape of w: non-negative, of sum 1.
+            λ, with the shape of w, non-negative and summing to 1.
         """
         w = preferences.validate(preference, self.mesh.m).detach().cpu()
         found: Tensor = self.mesh.interpolate(w.reshape(-1, self.mesh.m).double()) @ self.node_duals
@@ -359,12 +360,12 @@ class ParetoSet:
         return self._mol.recorded
 
     def metrics(self) -> dict[str, float]:
-        """The last losses in numbers, for any logger; reading them waits for the device.
+        """The last losses as numbers, for any logger; reading them synchronises with the device.
 
         Returns:
-            `step`; by objective `weighted/…`, the mean over the nodes of w_i (f_i − z_i)/u_i, and `lambda/…`, that of
-            λ_i; `imbalance` and `imbalance/largest`, the median and the largest over the nodes (of mini-batch losses,
-            so noise makes them larger than those of the answer); `nodes`, the share of nodes that have had losses.
+            `step`; by objective `weighted/…`, the mean of w_i (f_i − z_i)/u_i over the nodes, and `lambda/…`, the mean
+            of λ_i; `imbalance` and `imbalance/largest`, the median and the largest over the nodes (from mini-batch
+            losses, so noise makes them larger than for the answer); `nodes`, the share of nodes that have had losses.
         """
         K, m = self.mesh.size, self.mesh.m
         self._mol._run.settle()
@@ -382,17 +383,17 @@ class ParetoSet:
     # Checkpoints ------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything that a run resumes from, for `torch.load(weights_only=True)`; save between steps."""
+        """Everything needed to resume the run, for `torch.load(weights_only=True)`; save it between steps."""
         return {"configuration": self._configuration(), "drawn": self.drawn, "nodes": self._mol.state_dict()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on where another run was saved.
+        """Resume from a saved state.
 
         Args:
-            state: What `state_dict` gave.
+            state: What `state_dict` returned.
 
         Raises:
-            StateMismatchError: If it belongs to another configuration; nothing is changed then.
+            StateMismatchError: The state belongs to another configuration; nothing was changed.
         """
         expected = {"configuration", "drawn", "nodes"}
         if state.keys() != expected:
@@ -463,7 +464,7 @@ class ParetoSet:
         )
 
     def _place(self, w: Tensor) -> "_Drawn":
-        """Preferences on the host with their shares, brought to the model."""
+        """Move preferences from the host to the model's device, with their shares of the nodes."""
         run = self._mol._run
         there = run.device, run.wish.w.dtype
         return _Drawn(w.to(*there), self.mesh.interpolate(w).to(*there))
@@ -480,7 +481,7 @@ class ParetoSet:
 
 @contextmanager
 def _evaluating(model: nn.Module) -> Iterator[None]:
-    """Every module in evaluation mode; afterwards each in the mode that it had."""
+    """A context with every module in evaluation mode; afterwards each mode is restored."""
     modes = [(module, module.training) for module in model.modules()]
     model.eval()
     try:
@@ -495,7 +496,7 @@ def _is_count(value: object) -> bool:
 
 
 def _choose(method: Choice) -> Method:
-    """The method that is meant; λ must be known ahead, which `NodeDuals` checks."""
+    """Resolve the method; `NodeDuals` checks that its λ is known before the losses."""
     if method is None:
         return Method(SelfTuned(), Average(power=8.0))
     found = choose_method(method)

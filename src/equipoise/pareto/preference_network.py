@@ -15,14 +15,14 @@ __all__ = ["PreferenceNetwork", "SetSolution", "solve_set"]
 
 
 class PreferenceNetwork(nn.Module):
-    """From a preference to a point in the box of a problem: two hidden layers on w and log w, a sigmoid at the end.
+    """Maps a preference to a point in a problem's box: two hidden layers on w and log w, and a sigmoid at the end.
 
     Args:
         m: Objectives.
         d: Variables.
         lower: Lower bound of every variable.
         upper: Upper bound of every variable.
-        width: Of the hidden layers.
+        width: The width of the hidden layers.
 
     Examples:
         >>> net = eq.pareto.PreferenceNetwork(m=2, d=5)
@@ -54,7 +54,7 @@ class SetSolution(NamedTuple):
     """
 
     model: PreferenceNetwork
-    """With the answer in it: from preferences (n, m) to points (n, d)."""
+    """The network, with the answer as its weights: from preferences (n, m) to points (n, d)."""
     front: Front
     """Its losses at 91 preferences."""
 
@@ -77,15 +77,15 @@ def solve_set(
     (benchmarks/pareto_set.py).
 
     Args:
-        problem: Such as one of `problems`.
+        problem: The problem, such as one of `problems`.
         method: See `ParetoSet`.
         nodes: See `ParetoSet`.
         margin: See `ParetoSet`.
-        steps: Of the optimizer.
+        steps: The number of optimizer steps.
         rows: Preferences drawn in each step; by default four for each node.
-        learning_rate: At the start.
-        noise: σ of measured losses f_i (1 + σ ξ), ξ standard normal: values and gradients are wrong by the same factor.
-        seed: Of start, draws and noise.
+        learning_rate: The initial learning rate.
+        noise: σ of measured losses f_i (1 + σ ξ), ξ standard normal: values and gradients have the same relative error.
+        seed: The seed of the initial network, the draws and the noise.
 
     Returns:
         The network, and its losses along the front without noise.

@@ -76,7 +76,7 @@ Batch = list[tuple[int, Draw]]
 
 
 class _Domains:
-    """What sampler and streams share: which domain each sample of a step is drawn from.
+    """The base of sampler and streams: decides which domain each sample of a step is drawn from.
 
     Args:
         mixture: The settings.
@@ -103,8 +103,8 @@ class _Domains:
     def follow(self, source: "MultiObjective | Tensor") -> None:
         """Draw by the coefficients of this run from now on. Call it once per optimizer step.
 
-        Call it right after `mol(...)`: on an accelerator the coefficients are then those of the previous step, and the
-        host does not wait for the device. After `optimizer.step()` they are those of this step.
+        Call it right after `mol(...)`: on an accelerator it then uses the coefficients of the previous step, without
+        synchronising with the device. After `optimizer.step()` it uses those of this step.
 
         Args:
             source: The run; or coefficients of the objectives, non-negative, (m,). With a uniform preference these are

@@ -1,8 +1,8 @@
-"""A running training that shows itself in a folder, and follows the preference that a person wishes there.
+"""Steering a running training through a folder: it publishes its state there and follows requested preferences.
 
-The training writes `status.json`, and whoever steers, such as `equipoise steer`, writes `wish.json`. Both are JSON with
-a checksum, replaced in one move. A wish is checked like the input of a stranger: one that is not right is refused with
-a warning, and the training goes on.
+The training writes `status.json`; the steering side, such as `equipoise steer`, writes `wish.json`. Both are JSON with
+a checksum and are replaced atomically. A wish is untrusted input: an invalid one is refused with a warning, and the
+training continues.
 """
 
 import math
@@ -26,28 +26,28 @@ STATUS, WISH, LOCK = "status.json", "wish.json", "steered.lock"
 MOST_STATUS, MOST_WISH = 1 << 24, 1 << 16
 """Bytes."""
 ROWS, POINTS = 160, 240
-"""Rows of the history that a status shows, each a mean over some steps, and trade-offs."""
+"""The most rows of the history in a status, each a mean over some steps, and the most trade-offs."""
 LATEST = 0.1
-"""The share of a preference's steps whose mean is its point so far: one mini-batch is too noisy."""
+"""The share of a preference's latest steps that are averaged to get its point: one mini-batch is too noisy."""
 
 
 @contextmanager
 def steered(mol: MultiObjective, folder: str | os.PathLike[str], *, every: float = 0.5) -> Iterator[None]:
-    """Let `equipoise steer FOLDER` show this training and change its preference, for as long as the block lasts.
+    """Let `equipoise steer FOLDER` show this training and change its preference, for the duration of the block.
 
-    After a step, but at most every `every` seconds, the state of the run is written to the folder. If somebody wished
-    for another preference since, `mol.set_preference` is called. The changes are in `mol.preferences`, and so in
-    checkpoints. Off unless you ask for it; without a page nothing is changed. A file that cannot be written or read
-    warns once and never stops the training.
+    After a step, but at most once every `every` seconds, the state of the run is written to the folder. If another
+    preference was requested since, `mol.set_preference` is called. `mol.preferences`, and so every checkpoint, records
+    the changes. Without a request nothing changes. A file that cannot be written or read gives one warning and never
+    stops the training.
 
     Args:
         mol: The run; it must have an optimizer, no limits and one process.
-        folder: A folder of this run, made if it is not there. A wish from before is not followed.
-        every: Seconds between two looks, more than 0.
+        folder: A folder for this run, created if missing. A wish from before the block is ignored.
+        every: The least number of seconds between two checks of the folder, above 0.
 
     Raises:
-        ValueError: For a run without an optimizer, with limits or in several processes.
-        OSError: If another run has the folder, or it cannot be made.
+        ValueError: The run has no optimizer, has limits, or uses several processes.
+        OSError: Another run uses the folder, or it cannot be created.
 
     Examples:
         >>> import pathlib, tempfile
@@ -94,7 +94,7 @@ def steered(mol: MultiObjective, folder: str | os.PathLike[str], *, every: float
 
 
 class _Helm:
-    """Tells of a run, and hears wishes."""
+    """Writes the status of a run, and follows wishes."""
 
     def __init__(self, mol: MultiObjective, folder: Path, every: float) -> None:
         self.mol, self.folder, self.every = mol, folder, every
@@ -104,16 +104,16 @@ class _Helm:
         self._warned = False
 
     def look(self) -> None:
-        """After a step: hear what is wished, then tell."""
+        """After a step: follow a new wish, then write the status."""
         if time.monotonic() < self.due:
             return
-        self.mol._run.settle()  # what is wrong with a step is the caller's to hear, and no matter of files
+        self.mol._run.settle()  # outside the try: errors of the step itself must reach the caller
         self.hear()
         self.tell("running")
         self.due = time.monotonic() + self.every
 
     def hear(self) -> None:
-        """Follow a wish that is new."""
+        """Follow a new wish, if there is one."""
         found = _stamp(self.folder / WISH)
         if found in {self._heard, None}:
             return
@@ -137,7 +137,7 @@ class _Helm:
 
 
 def _stamp(path: Path) -> tuple[int, int, int] | None:
-    """What changes when a file is replaced."""
+    """A value that changes when the file is replaced."""
     try:
         found = os.lstat(path)
     except OSError:
@@ -149,13 +149,12 @@ def _stamp(path: Path) -> tuple[int, int, int] | None:
 
 
 def describe(mol: MultiObjective) -> dict[str, Any]:
-    """A run as plain numbers, None where there is none.
+    """The state of a run as plain numbers, None where there is no number.
 
     Returns:
-        `names`, `preference`, `step`; `weights`, what the losses are weighed with: "λ", or "coefficient" if the
-        weighting has no λ; `now`: `loss`, `value` (f − z in its unit) and `weight` by objective; `history`: the same
-        over the `steps`, in at most 160 rows; `points`: for each preference so far its `value`, the mean over its
-        latest steps.
+        `names`, `preference`, `step`; `weights`, the kind of weights: "λ", or "coefficient" if the weighting has no λ;
+        `now`: `loss`, `value` (f − z in its unit) and `weight` by objective; `history`: the same over the `steps`, in
+        at most 160 rows; `points`: the `value` of each preference so far, averaged over its latest steps.
     """
     run, history = mol._run, mol.history
     table = history.table()
@@ -176,7 +175,7 @@ def describe(mol: MultiObjective) -> dict[str, Any]:
 
 
 def _points(preferences: Sequence[tuple[int, list[float]]], steps: Tensor, values: Tensor) -> list[dict[str, Any]]:
-    """Where each preference has come: the mean over its latest steps. A preference without a step has no point."""
+    """The point of each preference: the mean over its latest steps. A preference without a step has no point."""
     ends = [step for step, _ in preferences[1:]] + [math.inf]
     points = []
     for (begun, w), end in zip(preferences, ends, strict=True):
@@ -188,13 +187,13 @@ def _points(preferences: Sequence[tuple[int, list[float]]], steps: Tensor, value
 
 
 def _thin(values: Tensor, *, last: bool = False) -> Any:  # noqa: ANN401
-    """At most 160 rows: the means, or the last, of runs of rows as long as each other to within one."""
+    """At most 160 rows: the means, or the last rows, of consecutive runs of nearly equal length."""
     runs = values.tensor_split(min(len(values), ROWS)) if len(values) else []
     return [_plain(run[-1] if last else run.mean(0)) for run in runs]
 
 
 def _plain(values: Tensor) -> Any:  # noqa: ANN401
-    """Numbers to six digits, None for what is not finite."""
+    """Numbers rounded to six digits, None for non-finite ones."""
     found = values.tolist()
 
     def plain(x: Any) -> Any:  # noqa: ANN401
@@ -209,8 +208,8 @@ def read_status(folder: str | os.PathLike[str]) -> dict[str, Any]:
     """The status that a training wrote.
 
     Raises:
-        DamagedFileError: It is not what a training writes.
-        FileNotFoundError: There is none.
+        DamagedFileError: The file is not a status.
+        FileNotFoundError: There is no such file.
     """
     path = Path(folder, STATUS)
     found = check_json(read_plain(path, MOST_STATUS), path)
@@ -243,27 +242,27 @@ def _is_status(found: dict[str, Any]) -> bool:
 
 
 def write_wish(folder: str | os.PathLike[str], preference: Sequence[float]) -> None:
-    """Wish for another preference; the training checks it."""
+    """Request another preference; the training checks it."""
     write_json(Path(folder, WISH), {"preference": list(preference)})
 
 
 def read_wish(folder: str | os.PathLike[str], m: int) -> list[float]:
-    """The preference that is wished for.
+    """The requested preference.
 
     Args:
-        folder: That of the run.
+        folder: The folder of the run.
         m: The number of objectives.
 
     Raises:
-        DamagedFileError: The file is damaged, too large, or no wish.
-        FileNotFoundError: There is none.
+        DamagedFileError: The file is damaged, too large, or not a wish.
+        FileNotFoundError: There is no such file.
     """
     path = Path(folder, WISH)
     return check_wish(check_json(read_plain(path, MOST_WISH), path), m)
 
 
 def check_wish(found: object, m: int) -> list[float]:
-    """The preference of a wish: m numbers between 0 and 1, of sum 1; a DamagedFileError for anything else."""
+    """The preference of a wish: m numbers in [0, 1] that sum to 1; anything else is a DamagedFileError."""
     w = found.get("preference") if isinstance(found, dict) and found.keys() == {"preference"} else None
     numbers = isinstance(w, list) and all(type(x) in {int, float} and 0 <= x <= 1 for x in w)
     if not isinstance(w, list) or not numbers or len(w) != m or abs(sum(w) - 1) > 1e-6:

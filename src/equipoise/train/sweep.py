@@ -17,7 +17,7 @@ __all__ = ["Swept", "sweep"]
 
 
 class Swept(NamedTuple):
-    """What a sweep found for one preference.
+    """The result of a sweep for one preference.
 
     Examples:
         >>> found = eq.train.Swept(torch.tensor([0.3, 0.7]), {"x": torch.ones(1)}, {"tch": 0.2}, steps=100)
@@ -46,34 +46,34 @@ def sweep(
 ) -> list[Swept]:
     """Train for several preferences that share the first part of their training.
 
-    The most central preference is trained for `first`, from where `mol` is. Every preference, this one too, then goes
-    on from there for `then`, with `mol.set_preference`: model, optimizer and λ are those of the shared part. Ten
-    preferences with `first` at 70 % of a run and `then` at 33 % cost four runs. How good the answers are is measured in
-    docs/tutorial/5-no-trade-off-yet.md.
+    The shared part trains the most central preference for `first`, starting from the current state of `mol`. Every
+    preference, including this one, then continues from there for `then`, by `mol.set_preference`: it starts with the
+    model, optimizer and λ of the shared part. Ten preferences with `first` at 70 % of a run and `then` at 33 % cost
+    four runs. docs/tutorial/5-no-trade-off-yet.md measures how good the answers are.
 
-    Let a learning-rate schedule depend on `mol.step`: it goes on from the end of the shared part for every preference.
-    All other settings of the optimizer are, at the start of each preference, those that it had when `sweep` was called.
-    Afterwards model and `mol` are at the preference that was trained last.
+    Let a learning-rate schedule depend on `mol.step`: for every preference it continues from the end of the shared
+    part. All other settings of the optimizer are reset, at the start of each preference, to their values when `sweep`
+    was called. At the end, the model and `mol` have the preference that was trained last.
 
     Args:
-        mol: The run. Its own preference does not count.
+        mol: The run. Its own preference is ignored.
         preferences: The trade-offs, (n, m), such as `eq.preference.linspace(10)`.
         train: Your loop: `train(n)` takes n steps, or trains for n epochs, with `mol` and its optimizer.
         first: n for the part that all share.
         then: n for each preference.
-        folder: Where finished answers are kept, so that a sweep that was stopped goes on. Call it again with the same
-            arguments, a new model and a new `mol`: what is finished is read, not trained again. The end of the shared
-            part is kept there too, until all are finished. Without a folder both are in memory. Of several processes
-            only one may have it.
+        folder: A folder for finished answers, from which an interrupted sweep resumes. Call `sweep` again with the same
+            arguments, a new model and a new `mol`: finished answers are read, not trained again. The folder also keeps
+            the end of the shared part until all are finished. Without a folder, both are kept in memory. Only one
+            process may use a folder at a time.
 
     Returns:
         One answer for each preference, in your order.
 
     Raises:
-        ValueError: For preferences of another length or outside the simplex, for none, for two that are equal, and for
-            a run with limits or, with a folder, without an optimizer.
-        StateMismatchError: If the folder has another sweep; the message says what differs.
-        DamagedFileError: If a file in it is damaged; the message names it. Delete it: what it had is trained again.
+        ValueError: There are no preferences, or they have another length, lie outside the simplex or are equal; or the
+            run has limits or, with a folder, no optimizer.
+        StateMismatchError: The folder belongs to another sweep; the message says what differs.
+        DamagedFileError: A file in it is damaged; the message names it. Delete it, and its part is trained again.
 
     Examples:
         >>> x = torch.nn.Parameter(torch.tensor([0.5]))
@@ -138,7 +138,7 @@ class _Trunk:
 
     Args:
         mol: The run.
-        store: Where it is kept.
+        store: The storage for it.
     """
 
     def __init__(self, mol: MultiObjective, store: "_Memory | _Folder") -> None:
@@ -151,17 +151,17 @@ class _Trunk:
         self.settings = [copy.deepcopy(_settings(group)) for group in groups]
 
     def keep(self) -> None:
-        """The shared part ends here."""
+        """Save the state at the end of the shared part."""
         model, optimizer = self.mol.model.state_dict(), self.optimizer and self.optimizer.state_dict()
         self.store.keep({"model": model, "mol": self.mol.state_dict(), "optimizer": optimizer})
 
     def begin(self) -> None:
-        """Be where the shared part ended, with the optimizer's settings of the start."""
+        """Restore the state at the end of the shared part, with the optimizer's initial settings."""
         state = self.store.trunk()
         self.mol.model.load_state_dict(state["model"])
         self.mol.load_state_dict(state["mol"])
         if self.optimizer is not None:
-            self.optimizer.load_state_dict(copy.deepcopy(state["optimizer"]))  # it would change what it is given
+            self.optimizer.load_state_dict(copy.deepcopy(state["optimizer"]))  # load_state_dict may modify its argument
         for group, settings in zip(self.optimizer.param_groups if self.optimizer else [], self.settings, strict=True):
             for name in _settings(group):
                 del group[name]

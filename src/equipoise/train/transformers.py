@@ -257,7 +257,7 @@ class DomainTrainer(Trainer):
         )
 
     def _drawn_by(self, mol: MultiObjective) -> MultiObjective | Tensor:
-        """What batches are drawn by: the coefficients; with limits, their sizes in the order of the domains, (m,)."""
+        """The weights that batches are drawn by: the coefficients; with limits, their absolute values per domain."""
         if self._order is None:
             return mol
         sizes = mol._run.last_coefficients().abs()  # that of a lower bound is negative
@@ -466,7 +466,7 @@ def _columns(data: Any) -> list[str] | None:  # noqa: ANN401
 
 
 def _read_column(data: Any, column: str) -> list[Any] | None:  # noqa: ANN401
-    """The domain of every row; None where the rows are packed, or where all of them would have to be made to tell."""
+    """The domain of every row; None if rows are packed, or if every row would have to be computed to find out."""
     if not hasattr(data, "__len__") or column not in (_columns(data) or []):
         return None
     if isinstance(data, Sequence):

@@ -18,8 +18,8 @@ class AlignedMTL(Weighting[Stateless]):
 
         c = √ℓ_min Σ_k ℓ_k^(−1/2) v_k v_kᵀ w,
 
-    so that Jᵀc = √ℓ_min Σ w_i q_i, the q_i being the orthonormal vectors nearest to the gradients. The preference
-    w is the publication's. Entries of c may be negative. Where all gradients are 0, c = w.
+    so that Jᵀc = √ℓ_min Σ w_i q_i, the q_i being the orthonormal vectors nearest to the gradients. The publication
+    has the same preference w. Entries of c may be negative. Where all gradients are 0, c = w.
 
     An eigenvalue counts as 0 if it is below m times the precision of the Gramian, relative to the largest.
 

@@ -20,11 +20,11 @@ _ROUNDING = 2e-15
 class CAGrad(Weighting[Stateless]):
     r"""CAGrad (Liu et al. 2021): near the mean gradient, the direction that helps the worst-off objective most.
 
-    With g₀ = Σ w_i g_i, it is max over ‖d − g₀‖ ≤ c‖g₀‖ of min_i g_i·d, by its dual
+    With g₀ = Σ w_i g_i, it solves max over ‖d − g₀‖ ≤ c‖g₀‖ of min_i g_i·d, through its dual
 
         α = argmin over the simplex of F(α) = g_α·g₀ + c‖g₀‖‖g_α‖,   g_α = Σ α_i g_i,   d = g₀ + c‖g₀‖ g_α/‖g_α‖.
 
-    c = 0 is the weighted sum; for c → ∞ the direction is MGDA's. The preference w weights g₀, the mean in the
+    c = 0 is the weighted sum; for c → ∞ the direction is MGDA's. The preference w defines g₀, which is the mean in the
     publication; objectives of weight 0 are still protected. Where g_α = 0, at a Pareto-stationary point, d = 0.
     Objectives with zero gradient are ignored. Unlike the released code, d is not rescaled by 1/(1 + c²).
 
@@ -61,7 +61,7 @@ class CAGrad(Weighting[Stateless]):
         radius = per_instance("c", self.c, w) * mean
         alpha = _least(K, apply(K, w), radius, s)
         length, reach = norm(K, alpha), (alpha * s).sum(-1, keepdim=True)
-        # A shorter g_α is rounding error of the Gramian.
+        # A shorter g_α is only rounding error of the Gramian.
         real = length.square() > here.weight.shape[-1] * here.precision * reach.square()
         found = w + torch.where(real, radius / torch.where(real, length, 1.0), 0.0) * alpha
         return here.coefficients(torch.where(real | (radius == 0), found, 0.0)), state

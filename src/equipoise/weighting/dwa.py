@@ -24,7 +24,7 @@ class DWAState(NamedTuple):
     newer: Tensor
     """The mean loss of the last complete epoch, 0 before there is one, (*B, m)."""
     older: Tensor
-    """That of the epoch before, likewise, (*B, m)."""
+    """The mean loss of the epoch before that, likewise, (*B, m)."""
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from equipoise.weighting.protocol import Ideal, Seen, Weighting, keep, working_d
 _FIRST, _SECOND, _EPSILON = 0.9, 0.999, 1e-8
 """Adam's β₁, β₂ and ε."""
 _FLOOR = 1e-8
-"""The least loss, as its logarithm is taken."""
+"""The smallest loss whose logarithm is taken."""
 
 
 class FAMOState(NamedTuple):
@@ -23,7 +23,7 @@ class FAMOState(NamedTuple):
     mean: Tensor
     """The running mean of the gradient of ξ, (*B, m)."""
     square: Tensor
-    """That of its square, (*B, m)."""
+    """The running mean of its square, (*B, m)."""
     previous: Tensor
     """f − b when each objective was last observed, 0 before, (*B, m)."""
     step: Tensor
@@ -38,8 +38,8 @@ class FAMO(Weighting[FAMOState]):
 
         c_i = a z_i/(f_i − b_i),   a = 1/Σ z_j/(f_j − b_j),   so that Σ c_i = 1,
 
-    a step along Σ z_i ∇log(f_i − b_i). Then ξ takes a step: with the progress p_i, log(f_i − b_i) before the step minus
-    that after it,
+    a step along Σ z_i ∇log(f_i − b_i). Then ξ takes a step: with the progress p_i, by which the step lowered
+    log(f_i − b_i),
 
         ξ ← Adam(ξ; z∘(p − Σ z_j p_j) + γ ξ),
 
@@ -109,5 +109,5 @@ class FAMO(Weighting[FAMOState]):
 
 
 def _softmax(logits: Tensor, part: Tensor) -> Tensor:
-    """The softmax of those that take part, 0 for the others, (*B, m)."""
+    """The softmax over the objectives in `part`, 0 for the others, (*B, m)."""
     return torch.where(part, torch.softmax(logits.masked_fill(~part, -torch.inf), -1), 0.0)

@@ -65,5 +65,5 @@ class FedMGDAPlus(Weighting[Stateless]):
         low = (centre - epsilon).clamp_min(0.0)
         high = torch.where(here.present, (centre + epsilon).clamp_max(1.0), 0.0)
         a = box_min_norm(cosines, low, high).to(centre)
-        # `length` is that of g/π.
+        # `length` is the length of g/π.
         return here.coefficients(a * here.scale / length if self.aggregate == "directions" else a), state

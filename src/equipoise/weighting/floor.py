@@ -51,7 +51,7 @@ def below(value: float, least: float, objective: str) -> str:
     Args:
         value: The loss.
         least: Its floor.
-        objective: Whose loss, and where.
+        objective: Its name, and where it was found.
     """
     return (
         f"losses must not lie below the ideal point, {least:.4g}; found {value:.4g} for {objective}. There a larger "

@@ -94,7 +94,7 @@ class GradNorm(Weighting[GradNormState]):
 
 
 def _mean(x: Tensor, part: Tensor) -> Tensor:
-    """The mean of those that take part, 0 if none does, (*B, 1)."""
+    """The mean over the objectives in `part`, 0 if there are none, (*B, 1)."""
     return torch.where(part, x, 0.0).sum(-1, keepdim=True) / part.sum(-1, keepdim=True).clamp_min(1)
 
 

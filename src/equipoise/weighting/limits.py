@@ -64,8 +64,8 @@ class Limits(Weighting[LimitsState]):
 
         α (F + Σ μ_j f_j),   μ_j = ν_j S/s_j,   α = 1/(1 + Σ ν_j r_j),
 
-    with r_j = max(1, |f_j|/s_j) of the previous step, so that the step length does not grow with the multipliers. These
-    follow the violations:
+    with r_j = max(1, |f_j|/s_j) of the previous step, so that the step length does not grow with the multipliers. The
+    multipliers follow the violations:
 
         z ← [z + η α v]₊,   ν = e([z + ρ v]₊),   η = pace/√(Σ α²v²),   ρ = min(gain, jitter/σ).
 
@@ -173,7 +173,7 @@ class Limits(Weighting[LimitsState]):
         )
 
     def step(self, seen: Seen, state: LimitsState) -> tuple[Tensor, LimitsState]:
-        """The coefficients α(c, μ) with c those of the free losses, and the state with the next multipliers."""
+        """The coefficients α(c, μ), c for the free losses, and the state with the next multipliers."""
         to_limits, to_free, odds = self._signed(state.prices), self._unlimited(state.prices), seen.inclusion
         c, among = self._free_part(seen, state, to_free)
         alpha = _share(state)

@@ -84,7 +84,7 @@ class Momentum(Wrapper[MomentumState[S]]):
         return weights * seen.weight, MomentumState(inner, weights, step)
 
     def rows(self, state: MomentumState[S]) -> Tensor | None:
-        """Those of the inner weighting."""
+        """The rows of the inner weighting."""
         return self.inner.rows(state.inner)
 
     def _valid(self, seen: Seen) -> Tensor:

@@ -28,7 +28,7 @@ class PCGrad(Weighting[PCGradState]):
         g̃_i ← g̃_i − (g̃_i·g_j/‖g_j‖²) g_j   where g̃_i·g_j < 0,   then   d = Σ w_i g̃_i.
 
     The preference w weights the sum: with uniform w, d is 1/m of the published one. Objectives of weight 0 are still
-    protected from conflicts. A zero gradient conflicts with none.
+    protected from conflicts. A zero gradient conflicts with no other.
 
     The order depends only on `seed` and the step number and is the same for all problems of a batch, so a run can be
     repeated, batched and resumed. It goes by the positions of the objectives: for m > 2, listing them in another order

@@ -28,7 +28,7 @@ class PMTL(Weighting[PMTLState]):
     r"""PMTL (Lin et al. 2019): reach the cone of the run's own preference, then descend without leaving it.
 
     A set of preferences gives unit vectors u_j; the cone of a run with the vector u is where u·f is the
-    largest of all u_j·f. Those j with (u_j − u)·f > 0 are active. With the rows (u_j − u)ᵀJ of the active ones,
+    largest of all u_j·f. Reference j is active where (u_j − u)·f > 0. With the rows (u_j − u)ᵀJ of the active ones,
 
         first phase:  β the min-norm point of these rows, c = Σ β_j (u_j − u), and c = 0 inside the cone;
         second phase:  α the min-norm point of these rows and those of J, c = α_{1..m} + Σ α_j (u_j − u).

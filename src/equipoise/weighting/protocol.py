@@ -149,13 +149,13 @@ class Weighting(Generic[S]):
     def foreseen(self, state: S, preference: Tensor) -> Tensor | None:
         """The coefficients (*B, m) that `update` will return, if they do not depend on the losses; else None.
 
-        In the working dtype. `MultiObjective` needs them if a step has several calls, or a call only some of the
-        objectives.
+        They are in the working dtype. `MultiObjective` needs them if a step has several calls, or if a call has only
+        some of the objectives.
         """
         return None
 
     def restarted(self, state: S) -> S:
-        """The state that a run goes on with when its preference changes: by default as it is."""
+        """The state with which a run continues after its preference changes: by default the same one."""
         return state
 
     def rows(self, state: S) -> Tensor | None:
@@ -229,7 +229,7 @@ def duals(weighting: Any, state: Any) -> Tensor | None:  # noqa: ANN401
 
 
 def restarted(weighting: Any, state: Any) -> Any:  # noqa: ANN401
-    """The state that a run goes on with when its preference changes, also of what a weighting wraps."""
+    """The state with which a run continues after its preference changes, for a weighting and what it wraps."""
     own, inner = getattr(weighting, "restarted", None), getattr(weighting, "inner", None)
     state = state if own is None else own(state)
     if inner is None:

@@ -66,12 +66,12 @@ class Relative(Wrapper[RelativeState[S]]):
         return c, RelativeState(inner, first, state.seen | new)
 
     def rows(self, state: RelativeState[S]) -> Tensor | None:
-        """Those of the inner weighting."""
+        """The rows of the inner weighting."""
         return self.inner.rows(state.inner)
 
     @property
     def origin(self) -> Ideal | None:
-        """0 if the inner origin is 0, as a ratio has the sign of its loss. Else None: the origin is of ratios."""
+        """0 if the inner origin is 0, as a ratio has the sign of its loss. Else None: that origin is for ratios."""
         inner = super().origin
         return inner if isinstance(inner, float | int) and inner == 0 else None
 

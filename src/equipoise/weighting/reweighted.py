@@ -74,7 +74,7 @@ class Reweighted(Wrapper[S], Generic[S]):
         return a.to(w) * w if self.coefficients else a, state
 
     def rows(self, state: S) -> Tensor | None:
-        """Those of the inner weighting."""
+        """The rows of the inner weighting."""
         return self.inner.rows(state)
 
     @property

@@ -156,7 +156,7 @@ def _check_inclusion(inclusion: Tensor, mask: Tensor | None, m: int) -> None:
 
 
 def _read(tensor: Tensor, m: int, test: Callable[[Tensor], Tensor]) -> bool:
-    """The outcome of a test of values if it needs neither a device synchronisation nor a graph break, else True."""
+    """The outcome of a test on values, or True if it would need a device synchronisation or a graph break."""
     if torch.compiler.is_compiling() or tensor.device.type != "cpu" or m > 10_000:
         return True
     return known(test(tensor)) is not False
