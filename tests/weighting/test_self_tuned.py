@@ -308,7 +308,7 @@ def test_a_batch_is_its_instances():
         torch.testing.assert_close(together[:, k], run(eq.SelfTuned(youth=20), losses[:, k], w)[0])
 
 
-def test_an_absent_objective_has_no_coefficient_and_a_level_that_follows_the_others():
+def test_an_absent_objective_has_no_coefficient_and_a_gain_that_follows_the_others():
     weighting = eq.SelfTuned(youth=0)
     losses = torch.tensor([1.0, 2.0, 3.0])
     w = torch.full((3,), 1 / 3)
@@ -316,7 +316,7 @@ def test_an_absent_objective_has_no_coefficient_and_a_level_that_follows_the_oth
     mask = torch.tensor([True, True, False])
     c, after = weighting.update(torch.tensor([1.0, 2.0, float("nan")]), state, w, mask=mask)
     assert c[2] == 0
-    assert after.level[2] == state.level[2]  # as the others have not moved
+    torch.testing.assert_close(after.means[2], state.means[2], rtol=1e-12, atol=0)  # the others have not moved
     everything, _ = weighting.update(losses, state, w)
     assert torch.equal(c[:2], everything[:2])
 
@@ -341,13 +341,13 @@ def test_an_objective_that_was_never_seen_counts_as_average():
     assert state.deviation[2].item() == pytest.approx(0.0, abs=1e-12)
 
 
-def test_inclusion_keeps_levels_and_divides_coefficients():
+def test_inclusion_keeps_gains_and_divides_coefficients():
     weighting = eq.SelfTuned(youth=0)
     losses, w, half = torch.tensor([1.0, 2.0]), HALF, torch.tensor([0.5, 0.5])
     c, state = weighting.update(losses, weighting.init(losses), w, inclusion=half)
     plain, other = weighting.update(losses, weighting.init(losses), w)
     assert torch.equal(c, 2 * plain)
-    assert torch.equal(state.level, other.level)
+    assert torch.equal(state.means, other.means)
 
 
 def test_the_inclusion_of_an_absent_objective_does_not_matter():

@@ -57,9 +57,7 @@ class SelfTunedState(NamedTuple):
     anchor: Tensor
     """y, the integral part of λ, (*B, m)."""
     deviation: Tensor
-    """d of the last step, (*B, m)."""
-    level: Tensor
-    """The gain of each objective; of an absent one when it was last present, moved on with the others, (*B, m)."""
+    """d of the last step, (*B, m). The gain of an absent objective is its last one, moved on with the others."""
     means: Tensor
     """The slow, the fast and the quick running mean of the gains, (*B, m, 3)."""
     size: Tensor
@@ -94,7 +92,6 @@ class _Single:
     used: Array
     anchor: Array
     deviation: Array
-    level: Array
     change: Array
     averages: Array
     """Running means: of the gains slow, fast and quick, of their size, of λ and of Δd, (6, m)."""
@@ -117,7 +114,6 @@ class _Single:
             used=state.used.numpy(),
             anchor=state.anchor.numpy(),
             deviation=state.deviation.numpy(),
-            level=state.level.numpy(),
             change=state.change.numpy(),
             averages=np.concatenate((state.means.numpy().T, state.size.numpy()[None], state.centre.numpy().T)),
             start=state.start.numpy(),
@@ -142,7 +138,6 @@ class _Single:
             used=tensor(self.used),
             anchor=tensor(self.anchor),
             deviation=tensor(self.deviation),
-            level=tensor(self.level),
             means=tensor(averages[:3].T),
             size=tensor(averages[3]),
             centre=tensor(averages[4:].T),
@@ -238,7 +233,6 @@ class SelfTuned(Weighting[SelfTunedState]):
             used=uniform.clone(),
             anchor=uniform.clone(),
             deviation=zeros,
-            level=zeros.clone(),
             means=torch.stack([zeros, zeros, zeros], -1),
             size=zeros + most,
             centre=torch.stack([uniform, zeros], -1),
@@ -332,7 +326,6 @@ class SelfTuned(Weighting[SelfTunedState]):
         alternation, brake = self._brake(state, change, t)
         return size, state._replace(
             deviation=state.deviation + change,
-            level=level,
             means=means,
             size=sizes,
             centre=torch.lerp(state.centre, pair, recent),
@@ -398,7 +391,7 @@ class SelfTuned(Weighting[SelfTunedState]):
         corner = t > 3 and now.used.item(now.used.argmax()) >= CORNER
         if corner or now.alternation or now.brake < 1:  # else the brake stays released, as in most steps
             self._brake_single(now, change, corner=corner)
-        now.deviation, now.level, now.averages, now.change = d, level, seen, change
+        now.deviation, now.averages, now.change = d, seen, change
         now.noise = energy - (energy - now.noise) * memory
         now.var, now.cov = var + now.var * memory, cov + now.cov * memory
         return size
