@@ -255,11 +255,13 @@ def test_more_classes_than_there_are():
 
 def test_a_client_without_data():
     few = table([0, 0, 0, 1, 1, 1], [0, 0, 0, 1, 1, 1])
-    with pytest.raises(ValueError, match="every client must have training samples; client 0 of seed 7"):
+    with pytest.raises(ValueError, match="every client must have training samples; found none for client 0 of seed 7"):
         deal(few, Rotation((0,) * 4), (7,))
-    with pytest.raises(ValueError, match="every client must have test samples; client 0 of seed 7"):
+    with pytest.raises(ValueError, match="every client must have test samples; found none for client 0 of seed 7"):
         deal(table([0] * 8 + [1] * 8, [0, 0, 0, 1, 1]), Rotation((0,) * 4), (7,))
-    with pytest.raises(ValueError, match="every client must have validation samples; client 0 of seed 7"):
+    with pytest.raises(
+        ValueError, match="every client must have validation samples; found none for client 0 of seed 7"
+    ):
         deal(few, Rotation((0,) * 3), (7,), validation=True)
 
 

@@ -109,8 +109,8 @@ def test_of_two_replies_for_one_client_none_counts(town: Maker):
     told = strategy.start(grid, own.arrays(), num_rounds=1).train_metrics_clientapp[1]
     assert told["objectives-heard"] == 2
     assert [(one.node, one.reason) for one in strategy.rejected] == [
-        (1, "partition-id 0 must be that of one reply; found others from [3]"),
-        (3, "partition-id 0 must be that of one reply; found others from [1]"),
+        (1, "partition-id 0 must be in one reply only; found others from [3]"),
+        (3, "partition-id 0 must be in one reply only; found others from [1]"),
     ]
 
 

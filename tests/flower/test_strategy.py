@@ -18,7 +18,7 @@ import equipoise as eq
 from equipoise.federated import LocalWork
 from equipoise.flower import LocalGrid, PreferenceStrategy, reply
 from equipoise.flower.arrays import combined, gramian, jacobian, view
-from equipoise.flower.objectives import Groups, inclusion
+from equipoise.flower.client_groups import Groups, inclusion
 
 Maker = Callable[..., Any]
 

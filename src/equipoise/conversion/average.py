@@ -90,5 +90,5 @@ class Average(Conversion[AverageState]):
         return plan, AverageState(state.slots, torch.stack([long, newest], -1), length, count, unit)
 
     def shares(self, state: AverageState, preference: Tensor | None = None) -> Tensor:  # noqa: ARG002
-        """The two weights over their sum."""
+        """The two weights divided by their sum."""
         return store.shares(state.weights)

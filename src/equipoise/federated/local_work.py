@@ -92,7 +92,7 @@ class Sent(NamedTuple):
     mean: Tensor
     """The mean of all batch losses, each taken before its step, (S, k)."""
     first: Tensor
-    """The first batch loss, that of the received model, (S, k)."""
+    """The first batch loss, which the received model has, (S, k)."""
     probed: Tensor | None
     """The mean, over the steps, of the loss on their validation samples before the step, (S, k)."""
 

@@ -312,7 +312,7 @@ def _halves(test: list[list[Indices]], seed: int) -> tuple[list[list[Indices]], 
 
 def _whole(own: list[Indices], client: int, kind: str, seed: int) -> Indices:
     places = np.concatenate(own) if own else np.zeros(0, np.int64)
-    require(len(places) > 0, f"every client must have {kind} samples; client {client} of seed {seed} must too", 0)
+    require(len(places) > 0, f"every client must have {kind} samples", f"none for client {client} of seed {seed}")
     return places
 
 

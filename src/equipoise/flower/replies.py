@@ -9,7 +9,7 @@ from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
 from numpy.typing import NDArray
 
 from equipoise.flower.arrays import Arrays, square_distance, view
-from equipoise.flower.objectives import Groups
+from equipoise.flower.client_groups import Groups
 
 __all__ = ["ACCURACY", "CLIENT", "EXAMPLES", "LOSS", "Heard", "Rejected", "hear"]
 
@@ -99,7 +99,7 @@ def hear(
     for one in heard:
         others = [node for node in by_client[one.client] if node != one.node]
         if len(by_client[one.client]) > 1:
-            reason = f"{CLIENT} {one.client} must be that of one reply; found others from {others or 'the same node'}"
+            reason = f"{CLIENT} {one.client} must be in one reply only; found others from {others or 'the same node'}"
         elif len(by_node[one.node]) > 1:
             reason = f"a node must answer once; found {len(by_node[one.node])} replies"
         else:

@@ -21,8 +21,8 @@ from equipoise.conversion import Adaptive, Conversion
 from equipoise.errors import require
 from equipoise.flower import arrays as sums
 from equipoise.flower.checkpoint import Checkpoint
+from equipoise.flower.client_groups import Groups, Objectives, inclusion
 from equipoise.flower.client_limits import LossCap, limit_moves, weight_shares
-from equipoise.flower.objectives import Groups, Objectives, inclusion
 from equipoise.flower.replies import Heard, Rejected, hear
 from equipoise.flower.server import Server, ServerOptimizer
 from equipoise.registry import Method, default

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from equipoise.errors import UnknownNameError, require
 from equipoise.pareto.adapters import KINDS, Adapter, Layer, can_be_conditioned, spatial
-from equipoise.pareto.objectives import read_objectives
+from equipoise.pareto.objective_names import read_objectives
 from equipoise.preference import tolerance, validate
 from equipoise.registry import nearest
 

@@ -15,7 +15,7 @@ from equipoise.metrics import imbalance
 from equipoise.pareto.draws import Distribution, draw_preferences
 from equipoise.pareto.duals import Mesh, NodeDuals, node_means
 from equipoise.pareto.front import Front
-from equipoise.pareto.objectives import read_objectives
+from equipoise.pareto.objective_names import read_objectives
 from equipoise.registry import Method
 from equipoise.train import MultiObjective
 from equipoise.train.checkpoint import check_configuration, describe

@@ -33,7 +33,7 @@ class FProblem(ABC):
     upper: ClassVar[float] = 1.0
     reference: ClassVar[tuple[float, ...]] = (1.2, 1.2)
     centred: ClassVar[bool] = False
-    """Whether the curve is that of 2x_i - 1 (F4 to F6) or of x_i."""
+    """Whether the curve gives 2x_i - 1 (F4 to F6) or x_i."""
 
     def __post_init__(self) -> None:
         require(self.d >= 3, "d must be at least 3", self.d)

@@ -80,7 +80,7 @@ class _Weighed(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:  # noqa: ANN401
-        """The gradient, multiplied."""
+        """The gradient times the weights."""
         (weights,) = ctx.saved_tensors
         return gradients[0] * weights, None
 

@@ -30,7 +30,7 @@ def token_losses(
     f_i = Σ ℓ / n_i over the n_i tokens of domain i that have a label. Does not synchronise with the device.
 
     Args:
-        logits: Of the next token, (n, t, vocabulary).
+        logits: The logits of the next token, (n, t, vocabulary).
         labels: The next token, (n, t). For a model that reads `tokens`, pass `logits[:, :-1]` and `tokens[:, 1:]`.
         domains: The domain of every row, whole numbers in 0..m−1, (n,); or of every token, (n, t), where documents of
             several domains are packed in one row. Tokens with an ignored label may have any number.
@@ -40,7 +40,7 @@ def token_losses(
         ignore_index: The label of tokens without a loss.
 
     Returns:
-        The mean losses in at least float32, 0 for a domain without tokens, (m,); and the tokens of each, (m,).
+        The mean losses in at least float32, 0 for a domain without tokens, (m,); and their numbers of tokens, (m,).
 
     Examples:
         >>> logits = torch.zeros(2, 3, 5)  # log 5 for every token

@@ -152,10 +152,10 @@ class DomainTrainer(Trainer):
         weights: Tensor | None,
         share: Tensor | None,
     ) -> tuple[Tensor, Tensor]:
-        """The mean loss of every domain of a batch, with its graph, and the tokens or samples of each, (m,) both.
+        """The mean loss of every domain of a batch, differentiable, and its tokens or samples, (m,) both.
 
         Args:
-            outputs: Of the model; `logits` are (n, t, vocabulary), or (n, classes) for a classifier.
+            outputs: The outputs of the model; `logits` are (n, t, vocabulary), or (n, classes) for a classifier.
             labels: (n, t) or (n,).
             domains: (n,), or (n, t) where rows are packed.
             weights: Factors of the rows' gradients, (n,), where batches are drawn by λ.
@@ -260,7 +260,7 @@ class DomainTrainer(Trainer):
         """The weights that batches are drawn by: the coefficients; with limits, their absolute values per domain."""
         if self._order is None:
             return mol
-        sizes = mol._run.last_coefficients().abs()  # that of a lower bound is negative
+        sizes = mol._run.last_coefficients().abs()  # the coefficient of a lower bound is negative
         found = torch.empty_like(sizes)
         found[self._order] = sizes
         return found

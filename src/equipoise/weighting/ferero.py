@@ -29,7 +29,7 @@ class FEREROState(NamedTuple):
     """How many directions were shortened to the trust radius, (*B,)."""
 
 
-class Dual(NamedTuple):
+class DualProblem(NamedTuple):
     """The dual problem of one direction, over λ_f in the simplex and ν = Bᵀλ_h orthogonal to the ray.
 
     min ½ ‖Jᵀ(λ_f + ν)‖² − c_h ν·f, everything restricted to the objectives that are present.
@@ -41,7 +41,7 @@ class Dual(NamedTuple):
     decay: Number
     """c_h, a number or (*B, 1)."""
     dtype: torch.dtype
-    """Of the losses."""
+    """The dtype of the losses."""
 
 
 class Multipliers(NamedTuple):
@@ -61,7 +61,7 @@ class Multipliers(NamedTuple):
 class DualSolver(Protocol):
     """How the multipliers of a direction are found."""
 
-    def solve(self, dual: Dual, state: FEREROState) -> Multipliers:
+    def solve(self, problem: DualProblem, state: FEREROState) -> Multipliers:
         """The multipliers, given those of the last step."""
         ...
 
@@ -111,9 +111,9 @@ class ExactDual:
     def __post_init__(self) -> None:
         require(self.trust > 0, "trust must be positive", self.trust)
 
-    def solve(self, dual: Dual, state: FEREROState) -> Multipliers:
+    def solve(self, problem: DualProblem, state: FEREROState) -> Multipliers:
         """The multipliers; ignores those of the last step."""
-        seen, p = dual.seen, dual.ray
+        seen, p = problem.seen, problem.ray
         absent = ~seen.present
         # In units of the mean squared gradient norm, and with a unit gradient for what is absent.
         square = seen.gramian.diagonal(dim1=-2, dim2=-1)
@@ -121,9 +121,9 @@ class ExactDual:
         unit = torch.where(unit > torch.finfo(unit.dtype).tiny ** 0.5, unit, 1.0)
         K = seen.gramian / unit.unsqueeze(-1) + torch.diag_embed(absent.to(unit))
         B = complement(p)
-        H = B @ (dual.decay * seen.losses / unit).unsqueeze(-1)
+        H = B @ (problem.decay * seen.losses / unit).unsqueeze(-1)
         L = K @ B.mT
-        limits = torch.finfo(dual.dtype)
+        limits = torch.finfo(problem.dtype)
         norm = K.diagonal(dim1=-2, dim2=-1).clamp_min(0.0).sqrt()
         inverse = _pseudo_inverse(B @ L, B, norm, max(1e-12, p.shape[-1] * limits.eps))
         LM = L @ inverse
@@ -219,9 +219,9 @@ class DualDescent:
         carries = {"nothing", "ray", "all"}
         require(self.carry in carries, 'carry must be "nothing", "ray" or "all"', self.carry)
 
-    def solve(self, dual: Dual, state: FEREROState) -> Multipliers:
+    def solve(self, problem: DualProblem, state: FEREROState) -> Multipliers:
         """The multipliers after at most `steps` iterations."""
-        p, present = dual.ray, dual.seen.present
+        p, present = problem.ray, problem.seen.present
         first = self.start_ray * complement(p).sum(-2)
         first = _orthogonal(torch.where(present, first, 0.0), p)
         descent = state.descent if self.carry == "all" else torch.ones_like(p)
@@ -230,16 +230,16 @@ class DualDescent:
         if self.carry != "nothing":
             along = first + _orthogonal(torch.where(present, state.ray, 0.0), p)
         pair = p.shape[-1] == 2 and bool(present.all())
-        descent, along = (self._iterate_pair if pair else self._iterate)(dual, descent, along)
+        descent, along = (self._iterate_pair if pair else self._iterate)(problem, descent, along)
         c = descent + along
         if self.normalize:
             total = c.sum(-1, keepdim=True)
             c = c / torch.where(total == 0, 1.0, total)
         return Multipliers(c, descent, along - first, torch.zeros_like(state.capped, dtype=torch.bool))
 
-    def _iterate(self, dual: Dual, descent: Tensor, along: Tensor) -> tuple[Tensor, Tensor]:
-        seen, dtype = dual.seen, torch.promote_types(dual.dtype, torch.float32)
-        K, p, push = (x.to(dtype) for x in (seen.gramian, dual.ray, dual.decay * seen.losses))
+    def _iterate(self, problem: DualProblem, descent: Tensor, along: Tensor) -> tuple[Tensor, Tensor]:
+        seen, dtype = problem.seen, torch.promote_types(problem.dtype, torch.float32)
+        K, p, push = (x.to(dtype) for x in (seen.gramian, problem.ray, problem.decay * seen.losses))
         descent, along = descent.to(dtype), along.to(dtype)
         going = seen.valid
         for _ in range(self.steps):
@@ -254,19 +254,19 @@ class DualDescent:
                 break
         return descent, along
 
-    def _iterate_pair(self, dual: Dual, descent: Tensor, along: Tensor) -> tuple[Tensor, Tensor]:
+    def _iterate_pair(self, problem: DualProblem, descent: Tensor, along: Tensor) -> tuple[Tensor, Tensor]:
         """As `_iterate`, for m = 2: an affine map of x = (λ_f1, λ_h), and λ_f1 clipped to [0, 1]."""
-        seen, gamma = dual.seen, self.rate
+        seen, gamma = problem.seen, self.rate
         K11, K12, _, K22 = seen.gramian.flatten(-2).unbind(-1)
-        p1, p2 = dual.ray.unbind(-1)
-        push1, push2 = (dual.decay * seen.losses).unbind(-1)
+        p1, p2 = problem.ray.unbind(-1)
+        push1, push2 = (problem.decay * seen.losses).unbind(-1)
         along1, along2 = along.unbind(-1)
         e1, e2 = p2 * K11 - p1 * K12, p2 * K12 - p1 * K22
         keep = torch.stack((1 - gamma / 2 * (K11 + K22 - 2 * K12), 1 - gamma * (p2 * e1 - p1 * e2)))
         cross = torch.stack((-gamma / 2 * (e1 - e2), -gamma * (e1 - e2)))
         shift = torch.stack((gamma / 2 * (K22 - K12), gamma * (p2 * push1 - p1 * push2 - e2)))
         x = torch.stack((descent[..., 0], p2 * along1 - p1 * along2))
-        dtype = torch.promote_types(dual.dtype, torch.float32)
+        dtype = torch.promote_types(problem.dtype, torch.float32)
         arrays = (t.reshape(2, -1).to("cpu", dtype).numpy() for t in (keep, cross, shift, x))
         still = ~seen.valid.reshape(-1).cpu().numpy()
         last = _orbit(*arrays, still=still, steps=self.steps, tolerance=self.tolerance)
@@ -371,7 +371,7 @@ class FERERO(Weighting[FEREROState]):
         """Coefficients λ_f + Bᵀλ_h, shape (*B, m)."""
         here = restrict(seen)
         p = ray(here.weight, self.target, here.present)
-        found = self.solver.solve(Dual(here, p, per_instance("c_h", self.c_h, p), seen.dtype), state)
+        found = self.solver.solve(DualProblem(here, p, per_instance("c_h", self.c_h, p), seen.dtype), state)
         moved = here.valid & here.present
         new = FEREROState(
             torch.where(moved, found.descent, state.descent),

@@ -99,6 +99,6 @@ def _mean(x: Tensor, part: Tensor) -> Tensor:
 
 
 def _over_mean(x: Tensor, part: Tensor) -> Tensor:
-    """X over that mean, or 1 where it is 0, (*B, m)."""
+    """Divide x by its mean over the objectives in `part`; 1 where that mean is 0, (*B, m)."""
     mean = _mean(x, part)
     return torch.where(mean > 0, x / torch.where(mean > 0, mean, 1.0), 1.0)

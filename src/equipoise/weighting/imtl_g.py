@@ -18,9 +18,9 @@ class IMTLG(Weighting[Stateless]):
 
         c ∝ K⁺(s∘w),   Σ c_i = 1,   so that for independent gradients   d·g_i/s_i ∝ w_i.
 
-    The publication has no preference: a uniform w. Weighting the gradients instead would change nothing, because only
-    their directions count. Entries of c may be negative. Where K⁺(s∘w) sums to 0, c = 0. Objectives with zero
-    gradient are ignored.
+    A uniform w is the published method, which has no preference. Weighting the gradients instead would change nothing,
+    because only their directions count. Entries of c may be negative. Where K⁺(s∘w) sums to 0, c = 0. Objectives with
+    zero gradient are ignored.
 
     The matrix of cosines is inverted, not K, so gradients may have any lengths. They count as dependent if an
     eigenvalue of the cosines is below m times the precision of the Gramian; projections are then met in the

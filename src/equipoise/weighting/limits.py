@@ -22,8 +22,9 @@ Limit = float | tuple[float, float] | None
 FAR, NEAR = 2.0, 1.0
 """Relative violations are clipped to these values: in the integral and in the proportional part."""
 WIDE, HUGE = 6.0, 1e6
-"""In the integral a violation may be this many times its usual change, if that is more: the mean of a few samples is
-skewed, and clipped at FAR it would look smaller than it is. And the largest violation of all."""
+"""In the integral, a violation is clipped at WIDE times its usual change, but not below FAR or above HUGE.
+
+The mean of a few samples is skewed: clipped at FAR, a noisy violation would look smaller than it is."""
 
 
 class LimitsState(NamedTuple):
