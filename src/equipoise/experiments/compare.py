@@ -1,15 +1,18 @@
 """`eq.compare`: your own and other methods in the tables of the paper."""
 
-import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from equipoise import plugins
 from equipoise.errors import require
 from equipoise.experiments.item import Request
+from equipoise.experiments.paper import Score
 from equipoise.registry import Method, resolve
 from equipoise.weighting import Weighting
+
+if TYPE_CHECKING:
+    from equipoise.experiments.comparison import Number  # needs an extra
 
 __all__ = ["Compared", "compare"]
 
@@ -97,16 +100,8 @@ def _synthetic(request: Request, tasks: Sequence[str] | None) -> list[Compared]:
 
     for task in tasks or ():
         require(task in settings.PROBLEMS, f"tasks must be among {', '.join(settings.PROBLEMS)}", repr(task))
-    found = []
-    for cell in tables.provide(request, tasks or settings.PROBLEMS, settings.chosen(request)):
-        theirs = None if cell.paper is None else cell.paper.mean
-        for metric, mean, std, error, paper in (
-            ("tch", cell.tch, math.nan, math.nan, None),
-            ("hypervolume", cell.mean, cell.std, cell.error, theirs),
-            ("imbalance", cell.imbalance, math.nan, math.nan, None),
-        ):
-            found.append(Compared(cell.problem, cell.method, metric, mean, std, error, cell.seeds, paper))
-    return found
+    cells = tables.provide(request, tasks or settings.PROBLEMS, settings.chosen(request))
+    return [_compared(number, number.paper) for cell in cells for number in cell.numbers]
 
 
 def _federated(request: Request, table: str, tasks: Sequence[str] | None) -> list[Compared]:
@@ -114,10 +109,11 @@ def _federated(request: Request, table: str, tasks: Sequence[str] | None) -> lis
     from equipoise.experiments.federated.compute import gather  # noqa: PLC0415
 
     usual = {"digits": rows.DIGITS, "mnist": rows.MNIST, "cifar": rows.CIFAR}[table]
-    found = []
-    for entry in gather(request, f"table-{table}", tables.wanted(request, tasks or usual, rows.ALL)):
-        for number in entry.numbers():
-            paper = number.paper.mean if number.paper and number.claimed else None
-            of = number.task, number.method, number.metric, *number.ours, number.error
-            found.append(Compared(*of, number.seeds, paper))
-    return found
+    entries = gather(request, f"table-{table}", tables.wanted(request, tasks or usual, rows.ALL))
+    numbers = [number for entry in entries for number in entry.numbers()]
+    return [_compared(number, number.paper if number.claimed else None) for number in numbers]
+
+
+def _compared(number: "Number", paper: Score | None) -> Compared:
+    of = number.task, number.method, number.metric, *number.ours, number.error
+    return Compared(*of, number.seeds, paper and paper.mean)

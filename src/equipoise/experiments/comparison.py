@@ -15,17 +15,7 @@ ALLOWED = 2.0
 
 @dataclass(frozen=True)
 class Number:
-    """A mean over seeds, beside the paper's.
-
-    Attributes:
-        task: The task.
-        method: The method.
-        metric: The metric.
-        seeds: The seeds.
-        ours: Mean and standard deviation over the seeds.
-        paper: The paper's, if it prints this number.
-        claimed: Whether both can be compared: settings and rounds are the paper's.
-    """
+    """A mean over seeds, beside the paper's."""
 
     task: str
     method: str
@@ -34,20 +24,26 @@ class Number:
     ours: Score
     paper: Score | None = None
     claimed: bool = True
+    """Whether both can be compared: settings and rounds are the paper's."""
+    tolerance: float | None = None
+    """How far apart both may be; two of the paper's standard deviations if not given."""
+
+    @property
+    def difference(self) -> float | None:
+        """Ours minus the paper's; None if there is no claim."""
+        return None if self.paper is None or not self.claimed else self.ours.mean - self.paper.mean
 
     @property
     def deviations(self) -> float | None:
-        """Ours minus the paper's in units of its standard deviation, or of ours if it prints none; else None."""
-        if self.paper is None or not self.claimed:
-            return None
-        unit = self.paper.std or self.ours.std
-        return None if unit == 0 else (self.ours.mean - self.paper.mean) / unit
+        """The difference in units of the paper's standard deviation, or of ours if it prints none; else None."""
+        unit = (self.paper and self.paper.std) or self.ours.std
+        return None if self.difference is None or unit == 0 else self.difference / unit
 
     @property
     def within(self) -> bool | None:
-        """Whether that is at most two; None if there is no claim."""
-        away = self.deviations
-        return None if away is None else abs(away) <= ALLOWED
+        """Whether the difference is small enough; None if there is no claim."""
+        away, allowed = (self.deviations, ALLOWED) if self.tolerance is None else (self.difference, self.tolerance)
+        return None if away is None else abs(away) <= allowed
 
     @property
     def error(self) -> float:

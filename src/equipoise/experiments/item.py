@@ -18,41 +18,28 @@ __all__ = ["Item", "Request", "item"]
 
 @dataclass(frozen=True)
 class Request:
-    """The user's options; None where the item decides.
-
-    Attributes:
-        console: Where to print.
-        out: Folder for pictures, and for cells in its `cells`.
-        yes: Whether to compute without asking, however long it takes.
-        preset: Which settings.
-        json_file: A file to write the table's numbers to.
-        workers: Processes.
-        task: Names of federated tasks.
-        methods: Names of methods, those of `own` among them.
-        seeds: Seeds.
-        rounds: Rounds of a federated task.
-        device: The device of federated runs.
-        precision: The precision of their layers' products.
-        data: Where to look for data first.
-        markdown_file: A file to write the table to as Markdown.
-        own: The user's own methods, by name.
-    """
+    """The user's options, as on the command line; None where the item decides."""
 
     console: "Console"
     out: Path
+    """Folder for pictures, and for cells in its `cells`."""
     yes: bool = False
+    """Whether to compute without asking, however long it takes."""
     preset: Preset | None = None
     json_file: Path | None = None
     workers: int | None = None
     task: tuple[str, ...] | None = None
     methods: tuple[str, ...] | None = None
+    """Names, those of `own` among them."""
     seeds: tuple[int, ...] | None = None
     rounds: int | None = None
     device: str | None = None
     precision: Precision | None = None
     data: Path | None = None
+    """Where to look for data first."""
     markdown_file: Path | None = None
     own: tuple[tuple[str, Method], ...] = ()
+    """The user's own methods, by name."""
 
     @property
     def settings(self) -> Preset:
@@ -67,21 +54,16 @@ class Request:
 
 @dataclass(frozen=True)
 class Item:
-    """A table or a figure. Its name on the command line is that of its variable, with - for _.
-
-    Attributes:
-        label: Its LaTeX label in the paper.
-        number: Its printed number.
-        caption: What it shows.
-        run: The function that makes it.
-        takes: The attributes of a request that it uses, besides console and out.
-    """
+    """A table or a figure. Its name on the command line is that of its variable, with - for _."""
 
     label: str
+    """Its LaTeX label in the paper."""
     number: str
+    """Its printed number."""
     caption: str
     run: Callable[[Request], None]
     takes: frozenset[str]
+    """The attributes of a request that it uses, besides console and out."""
 
 
 def item(label: str, number: str, takes: Iterable[str] = ()) -> Callable[[Callable[[Request], None]], Item]:

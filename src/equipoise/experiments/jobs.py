@@ -44,14 +44,7 @@ P = TypeVar("P", bound=Piece)
 
 
 def fill(request: Request, asked: Sequence[Spec], tasks: Sequence[P], run: Callable[[P], Iterable[Finished]]) -> None:
-    """Compute the missing cells in worker processes, if the user agrees.
-
-    Args:
-        request: The user's options.
-        asked: All requested specifications.
-        tasks: The missing work, in pieces.
-        run: The function that computes a piece.
-    """
+    """Compute missing cells, those of `tasks`, in worker processes, if the user agrees; `run` computes one task."""
     workers = WORKERS if request.workers is None else request.workers
     at_once = min(workers, os.cpu_count() or 1, max(1, len(tasks)))
 
@@ -98,15 +91,9 @@ def supervise(
 
 
 def agreed(request: Request, seconds: float, runs: int, otherwise: str = "") -> bool:
-    """Say how long something takes; above a minute ask first, unless the user has agreed with --yes.
+    """Say how long the missing runs take; above a minute ask first, unless the user has agreed with --yes.
 
-    Without a terminal to ask on, the answer is no.
-
-    Args:
-        request: The user's options.
-        seconds: An estimate.
-        runs: How many runs are missing.
-        otherwise: An alternative to suggest.
+    Without a terminal to ask on, the answer is no, and `otherwise` is suggested.
     """
     are, they, them = ("run is", "it takes", "it") if runs == 1 else ("runs are", "they take", "them")
     told = f"{runs} {are} missing; {they} about {duration(seconds)} here"
@@ -142,14 +129,7 @@ def duration(seconds: float) -> str:
 
 
 def compute(store: CellStore, tasks: Sequence[T], run: Callable[[T], Iterable[Finished]], workers: int) -> Iterator[T]:
-    """Run tasks and store their cells; yields each task when its cells are in place.
-
-    Args:
-        store: Where cells go.
-        tasks: The tasks.
-        run: The function that runs one of them, in its own process if there are several workers.
-        workers: Processes.
-    """
+    """Run tasks, in processes if there are several workers; yields each task when its cells are in place."""
     if workers <= 1 or len(tasks) <= 1:
         for task in tasks:
             _keep(store, run(task))

@@ -6,6 +6,10 @@ from typing import Any
 
 __all__ = ["fault", "frame", "is_number", "solved_fault"]
 
+Form = Any
+"""What a value must be: NUMBER, WHOLE or TEXT; (n, form): a list of n entries; {key: form}: at least these keys."""
+NUMBER, WHOLE, TEXT = "a number", "a whole number", "a text"
+
 METRICS = ("accuracy", "agnostic_loss", "accuracy_parity")
 CLIENTS = ("client_losses", "client_accuracies")
 CURVES = ("train_loss", "test_loss", "test_accuracy")
@@ -16,7 +20,8 @@ def fault(spec: dict[str, Any], result: dict[str, Any]) -> str:
 
     Numbers may be NaN or infinite: a run can diverge.
     """
-    check = _CHECKS.get(str(spec.get("experiment")))
+    checks = {"synthetic": _synthetic, "conversions": _conversions, "federated": _federated}
+    check = checks.get(str(spec.get("experiment")))
     return "" if check is None else _fault(_settings, spec) or _fault(check, spec, result)
 
 
@@ -35,75 +40,67 @@ def _fault(check: Callable[..., None], *found: dict[str, Any]) -> str:
     return ""
 
 
+# ------------------------------------------------------------------------------- the form of each kind of result
 def _settings(spec: dict[str, Any]) -> None:
     """Check the parts of a specification that tables and pages read."""
-    for key in {"seed", "steps"} & spec.keys():
-        _count(key, spec[key])
+    _check("", spec, dict.fromkeys({"seed", "steps"} & spec.keys(), WHOLE))
     if "preference" in spec:
-        _must(isinstance(spec["preference"], list), "preference", "a list of numbers")
-        _numbers("preference", spec["preference"], len(spec["preference"]))
+        _check("preference", spec["preference"], (len(spec["preference"]), NUMBER))
     task = spec.get("task")
     if isinstance(task, dict):
-        _count("rounds", task.get("rounds", 0))
-        for key in ("fraction", "dropout"):
-            _number(key, task.get("participation", {}).get(key, 0.0))
+        _check("rounds", task.get("rounds", 0), WHOLE)
+        who = {"fraction": 1.0, "dropout": 0.0, **task.get("participation", {})}
+        _check("", who, {"fraction": NUMBER, "dropout": NUMBER})
 
 
 def _solved(record: dict[str, Any]) -> None:
-    weights, losses, seeds = (record[key] for key in ("preferences", "losses", "seeds"))
-    for key in ("problem", "method"):
-        _must(isinstance(record[key], str), key, "a text")
-    whole = isinstance(seeds, list) and all(type(seed) is int for seed in seeds)
-    _must(whole and bool(seeds), "seeds", "whole numbers")
-    m = len(weights[0])
+    seeds, weights, m = len(record["seeds"]), len(record["preferences"]), len(record["preferences"][0])
+    _must(seeds > 0, "seeds", "given")
     _must(m >= 2, "preferences", "of two objectives or more")
-    _matrix("preferences", weights, len(weights), m)
-    _must(all(math.isfinite(x) for row in weights for x in row), "preferences", "finite")
-    _must(isinstance(losses, list) and len(losses) == len(seeds), "losses", "one for every seed")
-    for one in losses:
-        _matrix("losses", one, len(weights), m)
-    for key in ("steps", "step_size"):
-        _number(key, record.get(key, 0))
+    points = (weights, (m, NUMBER))
+    form = {"problem": TEXT, "method": TEXT, "preferences": points, "losses": (seeds, points)}
+    _check("", record, form)
+    _must(all(type(seed) is int for seed in record["seeds"]), "seeds", "whole numbers")
+    _must(all(math.isfinite(x) for row in record["preferences"] for x in row), "preferences", "finite")
+    _check("", {"steps": 0, "step_size": 0, **record}, {"steps": NUMBER, "step_size": NUMBER})
 
 
 def _synthetic(spec: dict[str, Any], result: dict[str, Any]) -> None:
-    _count("seed", spec["seed"])
-    _matrix("losses", result["losses"], spec["preferences"], 2)
-    _number("hypervolume", result["hypervolume"])
-    _count("diverged", result["diverged"])
+    _check("", spec, {"seed": WHOLE})
+    _check("", result, {"losses": (spec["preferences"], (2, NUMBER)), "hypervolume": NUMBER, "diverged": WHOLE})
 
 
 def _conversions(spec: dict[str, Any], result: dict[str, Any]) -> None:
-    for seed in spec["seeds"]:
-        _count("seeds", seed)
+    _check("seeds", spec["seeds"], (len(spec["seeds"]), WHOLE))
     found = {name: of for name, of in result.items() if name != "diverged"}
     _must(found.keys() == spec["outputs"].keys(), "outputs", "those of its specification")
     needed = ("tch", "imbalance") if "diverged" in result else ("gap",)
     for name, of in found.items():
         _must(all(key in of for key in needed), name, f"a dictionary with {' and '.join(needed)}")
-        for key, values in of.items():
-            _numbers(f"{name}, {key}", values, 3 if key == "imbalance" else max(1, len(values)))
-    _count("diverged", result.get("diverged", 0))
+        lengths = {key: 3 if key == "imbalance" else max(1, len(values)) for key, values in of.items()}
+        _check(name, of, {key: (length, NUMBER) for key, length in lengths.items()})
+    _check("diverged", result.get("diverged", 0), WHOLE)
 
 
 def _federated(spec: dict[str, Any], result: dict[str, Any]) -> None:
-    _count("seed", spec["seed"])
-    outputs, (rounds, clients, *_) = result["outputs"], frame(result)
-    _numbers("round", list(rounds), max(1, len(rounds)))
-    for output in outputs:
-        for part in ("train", "test"):
-            _scores(f"{output}, {part}", outputs[output][part], clients)
-        if "first" in result:
-            _scores(f"{output}, first", result["first"][output], clients)
-        _must(tuple(result["curves"][output]["round"]) == rounds, output, "evaluated in the rounds of the others")
-        for key in CURVES:
-            _numbers(f"{output}, {key}", result["curves"][output][key], len(rounds))
-    _scores("untrained", result["untrained"], clients)
-    _matrix("coefficients", result["coefficients"], len(result["coefficients"]), clients)
-    _numbers("archive", result["archive"], len(result["coefficients"]))
-    if "round_loss" in result:
-        _numbers("round_loss", result["round_loss"], len(result["round_loss"]))
-    _number("seconds_per_round", result["seconds_per_round"])
+    _check("", spec, {"seed": WHOLE})
+    outputs, (rounds, clients, steps, losses, _) = result["outputs"], frame(result)
+    scores = {**dict.fromkeys(METRICS, NUMBER), **dict.fromkeys(CLIENTS, (clients, NUMBER))}
+    curves = {"round": (max(1, len(rounds)), NUMBER), **dict.fromkeys(CURVES, (len(rounds), NUMBER))}
+    form = {
+        "outputs": {output: {"train": scores, "test": scores} for output in outputs},
+        "first": dict.fromkeys(outputs, scores),
+        "untrained": scores,
+        "curves": dict.fromkeys(outputs, curves),
+        "coefficients": (steps, (clients, NUMBER)),
+        "archive": (steps, NUMBER),
+        "round_loss": (losses, NUMBER),
+        "seconds_per_round": NUMBER,
+    }
+    optional = {"first", "round_loss"} - result.keys()
+    _check("", result, {key: of for key, of in form.items() if key not in optional})
+    same = all(tuple(result["curves"][output]["round"]) == rounds for output in outputs)
+    _must(same, "outputs", "evaluated in the same rounds")
 
 
 def frame(result: dict[str, Any]) -> tuple[tuple[int, ...], int, int, int, frozenset[str]]:
@@ -118,11 +115,22 @@ def frame(result: dict[str, Any]) -> tuple[tuple[int, ...], int, int, int, froze
     return tuple(result["curves"][first]["round"]), clients, *lengths, frozenset(result["outputs"])
 
 
-def _scores(name: str, of: dict[str, Any], clients: int) -> None:
-    for metric in METRICS:
-        _number(f"{name}, {metric}", of[metric])
-    for key in CLIENTS:
-        _numbers(f"{name}, {key}", of[key], clients)
+# ------------------------------------------------------------------------------- forms
+def _check(name: str, value: Any, form: Form) -> None:  # noqa: ANN401
+    """Raise a ValueError that names the part of a value that has not its form, or the KeyError of a missing part."""
+    if isinstance(form, dict):
+        for key, of in form.items():
+            _check(f"{name}, {key}" if name else key, value[key], of)
+    elif isinstance(form, tuple):
+        length, of = form
+        entries = f"lists of {of[0]} numbers" if isinstance(of, tuple) else "numbers"
+        _must(isinstance(value, list) and len(value) == length, name, f"a list of {length} {entries}")
+        for entry in value:
+            _check(name, entry, of)
+    elif form == TEXT:
+        _must(isinstance(value, str), name, form)
+    else:
+        _must(is_number(value) and (form == NUMBER or _is_whole(value)), name, form)
 
 
 def _must(condition: bool, name: str, rule: str) -> None:  # noqa: FBT001
@@ -135,28 +143,5 @@ def is_number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def _number(name: str, value: object) -> None:
-    _must(is_number(value), name, "a number")
-
-
-def _count(name: str, value: object) -> None:
-    _must(isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**63, name, "a whole number")
-
-
-def _numbers(name: str, values: object, length: int) -> None:
-    _must(isinstance(values, list) and len(values) == length, name, f"a list of {length} numbers")
-    for value in values:  # type: ignore[attr-defined]
-        _number(name, value)
-
-
-def _matrix(name: str, rows: object, number: int, columns: int) -> None:
-    _must(isinstance(rows, list) and len(rows) == number, name, f"{number} lists of {columns} numbers")
-    for row in rows:  # type: ignore[attr-defined]
-        _numbers(name, row, columns)
-
-
-_CHECKS: dict[str, Callable[[dict[str, Any], dict[str, Any]], None]] = {
-    "synthetic": _synthetic,
-    "conversions": _conversions,
-    "federated": _federated,
-}
+def _is_whole(value: float) -> bool:
+    return isinstance(value, int) and 0 <= value < 2**63

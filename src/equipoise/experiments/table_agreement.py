@@ -33,9 +33,9 @@ class Claim(NamedTuple):
 def claims(store: CellStore) -> Iterator[Claim]:
     """Every compared number, from existing cells; nothing is run."""
     for cell in synthetic.table(store, "published"):
-        if cell.within is not None:
-            what = cell.problem, cell.method, "hypervolume"
-            yield Claim("table-hv", what, 0.0 if cell.within else 9.0, len(cell.seeds), "float32")
+        if cell.volume.within is not None:
+            what = cell.problem, cell.method, cell.volume.metric
+            yield Claim("table-hv", what, 0.0 if cell.volume.within else 9.0, len(cell.volume.seeds), "float32")
     tables = {"table-mnist": list(rows.rows(rows.MNIST, rows.ALL, "published"))}
     tables |= {name: rows.wanted(name) for name in rows.GROUPS if name != "table-text"}
     for name, wanted in tables.items():

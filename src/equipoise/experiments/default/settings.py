@@ -67,14 +67,7 @@ class AgileEntropic(Entropic):
 
 @dataclass(frozen=True)
 class Row:
-    """A trajectory.
-
-    Attributes:
-        name: For tables.
-        weighting: The weighting.
-        outputs: Its conversions, by name.
-        answer: The output that the method reports.
-    """
+    """A trajectory with its outputs by name, and the one that the method reports."""
 
     name: str
     weighting: Weighting[Any]

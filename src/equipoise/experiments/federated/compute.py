@@ -30,13 +30,7 @@ def gather(request: Request, name: str, wanted: Sequence[Wanted]) -> list[Entry]
 
 
 def provide(request: Request, name: str, wanted: Sequence[Wanted]) -> None:
-    """Run what is missing, if it takes less than a minute or the user agrees.
-
-    Args:
-        request: The user's options.
-        name: The item's name.
-        wanted: Its rows.
-    """
+    """Run what is missing of an item's rows, if it takes less than a minute or the user agrees."""
     jobs = [one.job(request.seeds or seeds_of(one.task_name), request.precision) for one in wanted]
     for job, error in provide_jobs(request, jobs, _elsewhere(request, name, jobs)):
         say(request.console, f"left out: {job.task_name}, {job.name}: {error}")

@@ -1,6 +1,6 @@
 """Figures of the federated experiments: curves, scatters, boxes, weights. One row or column of panels per task."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,7 @@ from equipoise.experiments.comparison import count_seeds
 from equipoise.experiments.drawing import colour, save, style
 from equipoise.experiments.federated.compute import gather
 from equipoise.experiments.federated.rows import MNIST
-from equipoise.experiments.federated.scores import METRICS, Entry, Metric
+from equipoise.experiments.federated.scores import Entry, Metric
 from equipoise.experiments.federated.settings import EVERY, METHODS, title
 from equipoise.experiments.federated.tables import TAKES_TASK, by_task, wanted
 from equipoise.experiments.item import Item, Request
@@ -41,6 +41,8 @@ _DASHES = {"OMDgd-TCH": "--", "OMDeg-TCH": ":", "ExcessMTL": "--"}
 _PART = {"train_loss": "on training samples", "test_loss": "on test samples"}
 FEW = 8
 """Fewer seeds than this are drawn one by one."""
+PAPER_MARK: dict[str, Any] = {"marker": "|", "color": "black", "ms": 9, "mew": 1.2}
+"""How the paper's mean is drawn."""
 LARGEST = 10.0
 """Weights above this many equal shares, or below the inverse, have the last colour."""
 
@@ -101,59 +103,63 @@ def parity(tasks: Tasks) -> Figure:
 
 def boxes(tasks: Tasks) -> Figure:
     """Every metric of every method: a box over the seeds, or the seeds themselves where they are fewer than eight."""
-    style()
-    height = 0.2 * max(len(entries) for _, entries in tasks) + 0.5
-    figure, grid = _panels(len(tasks), len(METRICS), (2.3, height), sharey="row")
-    for (task, entries), row in zip(tasks, grid, strict=True):
-        for axes, metric in zip(row, METRICS, strict=True):
-            for place, entry in enumerate(entries):
-                _spread(axes, entry.values(metric).numpy(), place, colour(entry.name))
-            _guides(axes)
-            axes.set_xlabel(LABELS[metric])
-        _name_methods(row[0], entries)
-        row[0].set_title(title(task), loc="left", fontweight="bold")
+
+    def spread(axes: Axes, entry: Entry, metric: Metric, place: int) -> None:
+        values, shade = entry.values(metric).numpy(), colour(entry.name)
+        if len(values) < FEW:
+            axes.plot(values, np.full(len(values), place), "o", color=shade, ms=3.5, alpha=0.7, mew=0)
+            axes.plot(values.mean(), place, "|", color=shade, ms=9, mew=1.6)
+            return
+        drawn = axes.boxplot(
+            [values], orientation="horizontal", widths=0.65, patch_artist=True, whis=(0, 100), positions=[place],
+            manage_ticks=False,
+        )  # fmt: skip
+        drawn["boxes"][0].set(facecolor=shade, alpha=0.85, lw=0.6)
+        drawn["medians"][0].set(color="white", lw=1.1)
+
+    figure = _methods_by_metric(tasks, LABELS, (2.3, 0.2), spread)
     _note(figure, tasks, "box: quartiles, whiskers: range; points: single seeds, with their mean")
     return figure
 
 
-def _spread(axes: Axes, values: NDArray[np.float64], place: int, shade: str) -> None:
-    if len(values) < FEW:
-        axes.plot(values, np.full(len(values), place), "o", color=shade, ms=3.5, alpha=0.7, mew=0)
-        axes.plot(values.mean(), place, "|", color=shade, ms=9, mew=1.6)
-        return
-    drawn = axes.boxplot(
-        [values], orientation="horizontal", widths=0.65, patch_artist=True, whis=(0, 100), positions=[place],
-        manage_ticks=False,
-    )  # fmt: skip
-    drawn["boxes"][0].set(facecolor=shade, alpha=0.85, lw=0.6)
-    drawn["medians"][0].set(color="white", lw=1.1)
-
-
 def all_methods(tasks: Tasks) -> Figure:
     """Average accuracy and agnostic loss of every method, mean ± standard deviation, and the paper's mean."""
+
+    def bar(axes: Axes, entry: Entry, metric: Metric, place: int) -> None:
+        mean, std = entry.score(metric)
+        axes.errorbar(mean, place, xerr=std, fmt="o", color=colour(entry.name), ms=5, lw=1.4, capsize=2)
+        if entry.claimed and metric in entry.paper:
+            axes.plot(entry.paper[metric].mean, place, **PAPER_MARK)
+
+    better: dict[Metric, str] = {"accuracy": "→ better", "agnostic_loss": "← better"}
+    labels = {metric: f"{LABELS[metric]}  ({arrow})" for metric, arrow in better.items()}
+    figure = _methods_by_metric(tasks, labels, (3.2, 0.19), bar)
+    _note(figure, tasks, "mean, and standard deviation as bars")
+    if any(entry.claimed and metric in entry.paper for _, of in tasks for entry in of for metric in labels):
+        mark = Line2D([], [], ls="", label="the paper's mean", **PAPER_MARK)
+        figure.legend(handles=[mark], loc="outside lower center", frameon=False)
+    return figure
+
+
+def _methods_by_metric(
+    tasks: Tasks,
+    labels: Mapping[Metric, str],
+    size: tuple[float, float],
+    draw: Callable[[Axes, Entry, Metric, int], None],
+) -> Figure:
+    """A row of panels per task, a panel per metric, a line per method; `size` is that of a panel and of a line."""
     style()
-    height = 0.19 * max(len(entries) for _, entries in tasks) + 0.5
-    figure, grid = _panels(len(tasks), 2, (3.2, height), sharey="row")
-    compared = False
-    shown: tuple[Metric, ...] = ("accuracy", "agnostic_loss")
+    height = size[1] * max(len(entries) for _, entries in tasks) + 0.5
+    figure, grid = _panels(len(tasks), len(labels), (size[0], height), sharey="row")
     for (task, entries), row in zip(tasks, grid, strict=True):
-        for axes, metric in zip(row, shown, strict=True):
+        for axes, (metric, label) in zip(row, labels.items(), strict=True):
             for place, entry in enumerate(entries):
-                mean, std = entry.score(metric)
-                axes.errorbar(mean, place, xerr=std, fmt="o", color=colour(entry.name), ms=5, lw=1.4, capsize=2)
-                theirs = entry.paper.get(metric)
-                if theirs is not None and entry.claimed:
-                    compared = True
-                    axes.plot(theirs.mean, place, "|", color="black", ms=9, mew=1.2)
-            _guides(axes)
-            arrow = "→ better" if metric == "accuracy" else "← better"
-            axes.set_xlabel(f"{LABELS[metric]}  ({arrow})")
+                draw(axes, entry, metric, place)
+            axes.grid(axis="x", color="0.9", lw=0.6)
+            axes.set_axisbelow(True)
+            axes.set_xlabel(label)
         _name_methods(row[0], entries)
         row[0].set_title(title(task), loc="left", fontweight="bold")
-    _note(figure, tasks, "mean, and standard deviation as bars")
-    if compared:
-        mark = Line2D([], [], marker="|", color="black", ls="", ms=9, mew=1.2, label="the paper's mean")
-        figure.legend(handles=[mark], loc="outside lower center", frameon=False)
     return figure
 
 
@@ -240,11 +246,6 @@ def _name_methods(axes: Axes, entries: Sequence[Entry]) -> None:
     axes.set_ylim(len(names) - 0.4, -0.6)
     for label, name in zip(axes.get_yticklabels(), names, strict=True):
         label.set(color=colour(name) if _family(name) else "black", fontweight=_weight(name))
-
-
-def _guides(axes: Axes) -> None:
-    axes.grid(axis="x", color="0.9", lw=0.6)
-    axes.set_axisbelow(True)
 
 
 def _legend(figure: Figure, tasks: Tasks, *, line: bool, mark: bool) -> None:

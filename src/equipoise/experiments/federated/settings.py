@@ -96,12 +96,7 @@ _SOURCES: dict[Preset, tuple[LossSource, LossSource, LossSource]] = {
 # ------------------------------------------------------------------------------- rows
 @dataclass(frozen=True)
 class Row:
-    """One row of tab:3 on one task.
-
-    Attributes:
-        name: The paper's name of the method.
-        method: The method.
-    """
+    """One row of tab:3 on one task: a method under the paper's name."""
 
     name: str
     method: Method

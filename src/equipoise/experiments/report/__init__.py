@@ -18,12 +18,7 @@ Record = dict[str, Any]
 
 
 def gather(sources: Sources, version: str) -> Record:
-    """Everything that the page shows, as one record of plain values.
-
-    Args:
-        sources: The results found.
-        version: The library's version, for the page footer.
-    """
+    """Everything that the page shows, as one record of plain values; `version` is the library's, for the footer."""
     runs = training.runs_by_task(sources)
     record: Record = {
         "version": version,

@@ -1,13 +1,14 @@
 """The tables of the page: our numbers, the paper's, and whether they agree."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, get_args
 
 from equipoise.experiments.comparison import ALLOWED, Number, count_seeds
 from equipoise.experiments.federated.rows import TABLES
 from equipoise.experiments.federated.scores import HEADS
 from equipoise.experiments.federated.settings import MOMENTUM
-from equipoise.experiments.paper import Preset, Score
+from equipoise.experiments.paper import Preset
 from equipoise.experiments.report.fronts import hv_command, table_cells
 from equipoise.experiments.report.sources import Sources
 from equipoise.experiments.report.training import TaskRuns
@@ -31,11 +32,8 @@ def hypervolumes(sources: Sources) -> list[Record]:
 
 def _hypervolumes(preset: Preset, cells: Sequence[synthetic.TableCell]) -> Record:
     published, note = preset == "published", synthetic.on_other_rays(preset)
-    claimed = [cell.within for cell in cells if cell.within is not None]
-    known = {
-        (cell.method, cell.problem): _cell(Score(cell.mean, cell.std), cell.paper, cell.within if published else None)
-        for cell in cells
-    }
+    claimed = [cell.volume.within for cell in cells if cell.volume.within is not None]
+    known = {(cell.method, cell.problem): _cell(cell.volume, claimed=published) for cell in cells}
     return {
         "title": f"tab:hv: hypervolume{'' if published else ', settings of the paper’s text'}",
         "summary": f"{sum(claimed)} of {len(claimed)} numbers within tolerance of the paper’s"
@@ -54,14 +52,11 @@ def _hypervolumes(preset: Preset, cells: Sequence[synthetic.TableCell]) -> Recor
     }
 
 
-def _cell(ours: Score, theirs: Score | None, agrees: bool | None) -> Record:  # noqa: FBT001
-    return {
-        "ours": short(ours.mean, EXACT),
-        "std": short(ours.std, EXACT),
-        "paper": theirs and theirs.mean,
-        "paper_std": theirs and theirs.std,
-        "agrees": agrees,
-    }
+def _cell(number: Number, *, claimed: bool) -> Record:
+    """A number beside the paper's, with whether both agree, if that is claimed."""
+    ours, theirs = (short(value, EXACT) for value in number.ours), number.paper
+    values = (*ours, theirs and theirs.mean, theirs and theirs.std, number.within if claimed else None)
+    return dict(zip(("ours", "std", "paper", "paper_std", "agrees"), values, strict=True))
 
 
 def scores(runs: TaskRuns) -> list[Record]:
@@ -107,12 +102,13 @@ def _table(runs: TaskRuns, label: str, title: str, command: str | None = None) -
         "digits": 3,
         "columns": [{"label": head.rstrip(" ↑↓"), "best": "high" if "↑" in head else "low"} for head in HEADS.values()],
         "rows": [
-            {"method": entry.name, "cells": [_beside_paper(number) for number in entry.numbers()]}
+            {"method": entry.name, "cells": [_cell(_claimed(number), claimed=True) for number in entry.numbers()]}
             for entry in runs.entries
         ],
         "command": runs.table_command if command is None else command,
     }
 
 
-def _beside_paper(number: Number) -> Record:
-    return _cell(number.ours, number.paper if number.claimed else None, number.within)
+def _claimed(number: Number) -> Number:
+    """The number, without the paper's if both cannot be compared."""
+    return number if number.claimed else replace(number, paper=None)

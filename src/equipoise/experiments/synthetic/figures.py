@@ -135,16 +135,7 @@ def fig_middle_ground(request: Request) -> None:
 def front_panel(
     axes: Axes, problem: KnownFront, weights: Tensor, losses: Tensor, title: str, colour: str = BLUE
 ) -> None:
-    """One method on one problem.
-
-    Args:
-        axes: Where to draw.
-        problem: A problem of two objectives.
-        weights: Preferences, shape (preferences, 2).
-        losses: Solutions, shape (seeds, preferences, 2).
-        title: The title of the panel.
-        colour: The colour of the solutions.
-    """
+    """One method's solutions (seeds, preferences, 2) on a problem of two objectives, with the preferences' rays."""
     top = max(problem.reference[0], 1.05)
     front = _pieces(problem.front(400))
     for direction in preference.ray(weights).tolist():
@@ -191,11 +182,9 @@ def front_grid(
 
 
 def conversion_steps(conversion: Adaptive, iterates: Tensor) -> Figure:
-    """The archive after each iterate, and the output: members sized by weight, discarded iterates as crosses.
+    """The archive after each iterate (T, 2), and the output: members sized by weight, discarded iterates as crosses.
 
-    Args:
-        conversion: The conversion.
-        iterates: Iterates that are their own objective vectors, shape (T, 2).
+    The iterates are their own objective vectors.
     """
     style()
     count = len(iterates)

@@ -16,8 +16,9 @@ from equipoise import metrics, preference
 from equipoise.conversion import Adaptive, Average, Conversion, Last
 from equipoise.errors import UnknownNameError, require
 from equipoise.experiments import paper
+from equipoise.experiments.comparison import Number
 from equipoise.experiments.item import Request
-from equipoise.experiments.paper import Preset
+from equipoise.experiments.paper import Preset, Score
 from equipoise.experiments.results import CellStore, Finished, Result, Spec
 from equipoise.identity import digest
 from equipoise.identity import spec as identity
@@ -66,14 +67,7 @@ def tolerance(method: str, problem: str) -> float | None:
 
 @dataclass(frozen=True)
 class Setting:
-    """One row of the table.
-
-    Attributes:
-        method: The paper's name.
-        weighting: The weighting.
-        conversion: The conversion of the reported output.
-        step_size: η_θ.
-    """
+    """One row of the table: a method, the conversion of the output that it reports, and η_θ."""
 
     method: str
     weighting: Weighting[Any]
@@ -222,32 +216,22 @@ class TableCell(NamedTuple):
 
     method: str
     problem: str
-    seeds: tuple[int, ...]
-    mean: float
-    std: float
+    volume: Number
+    """The hypervolume, beside the paper's."""
     tch: float
     """Mean over seeds and preferences of max_i w_i f_i."""
     imbalance: float
+    """Median over seeds and preferences of largest/smallest w_i f_i − 1, without diverged runs."""
     diverged: int
     losses: list[list[list[float]]]
 
     @property
-    def error(self) -> float:
-        """The standard error of the mean."""
-        return paper.standard_error(self.std, len(self.seeds))
-
-    @property
-    def paper(self) -> paper.Score | None:
-        """The paper's mean and standard deviation, if it has this row."""
-        return paper.HYPERVOLUMES.get(self.method, {}).get(self.problem)
-
-    @property
-    def within(self) -> bool | None:
-        """Whether the mean is as close to the paper's as is claimed; None if there is no claim."""
-        allowed = tolerance(self.method, self.problem)
-        if allowed is None or self.paper is None or self.seeds != SEEDS:
-            return None
-        return abs(self.mean - self.paper.mean) <= allowed
+    def numbers(self) -> tuple[Number, ...]:
+        """TCH value, hypervolume and imbalance."""
+        of = self.problem, self.method
+        tch, imbalance = (Score(value, math.nan) for value in (self.tch, self.imbalance))
+        seeds = self.volume.seeds
+        return Number(*of, "tch", seeds, tch), self.volume, Number(*of, "imbalance", seeds, imbalance)
 
 
 def missing(
@@ -290,19 +274,16 @@ def table(
 def table_cell(method: str, problem: str, seeds: Sequence[int], results: Sequence[Result]) -> TableCell:
     """The numbers of a method on a problem, from one result per seed."""
     volumes = torch.tensor([r["hypervolume"] for r in results], dtype=torch.float64)
-    losses = [r["losses"] for r in results]
-    values = metrics.tch(torch.tensor(losses, dtype=torch.float64), preference.linspace(PREFERENCES))
-    return TableCell(
-        method,
-        problem,
-        tuple(seeds),
-        float(volumes.mean()),
-        float(volumes.std(correction=0)),
-        float(values.nanmean()),
-        _imbalance(losses),
-        sum(r["diverged"] for r in results),
-        losses,
-    )
+    ours = Score(float(volumes.mean()), float(volumes.std(correction=0)))
+    theirs, allowed = paper.HYPERVOLUMES.get(method, {}).get(problem), tolerance(method, problem)
+    claimed = allowed is not None and tuple(seeds) == SEEDS
+    volume = Number(problem, method, "hypervolume", tuple(seeds), ours, theirs, claimed, allowed)
+    losses, w = [r["losses"] for r in results], preference.linspace(PREFERENCES)
+    points = torch.tensor(losses, dtype=torch.float64)
+    known = [value for value in metrics.imbalance(points, w).flatten().tolist() if not math.isnan(value)]
+    imbalance = statistics.median(known) if known else math.nan
+    diverged = sum(r["diverged"] for r in results)
+    return TableCell(method, problem, volume, float(metrics.tch(points, w).nanmean()), imbalance, diverged, losses)
 
 
 def on_other_rays(preset: Preset) -> str:
@@ -320,22 +301,15 @@ def on_other_rays(preset: Preset) -> str:
 
 def without_claim(cells: Sequence[TableCell]) -> str:
     """Which cells are not counted, and why; empty if all are."""
-    free = [(cell, cell.paper.mean) for cell in cells if cell.method == "ExcessMTL" and cell.paper is not None]
+    of = [cell.volume for cell in cells if cell.method == "ExcessMTL"]
+    free = [(one.ours.mean, one.paper.mean, one.task) for one in of if one.paper is not None]
     if not free:
         return ""
-    far, theirs = max(free, key=lambda pair: abs(pair[0].mean - pair[1]))
+    ours, theirs, problem = max(free, key=lambda one: abs(one[0] - one[1]))
     return (
-        f"; no claim is made for the {len(free)} of ExcessMTL, which by its definition gives {far.mean:.3f} on "
-        f"{far.problem}, where the paper has {theirs:.3f}, and no setting comes near that: equipoise reproduce "
-        "table-excess"
+        f"; no claim is made for the {len(free)} of ExcessMTL, which by its definition gives {ours:.3f} on {problem}, "
+        f"where the paper has {theirs:.3f}, and no setting comes near that: equipoise reproduce table-excess"
     )
-
-
-def _imbalance(losses: list[list[list[float]]]) -> float:
-    """The median over seeds and preferences of largest/smallest w_i f_i − 1, without diverged runs."""
-    values = metrics.imbalance(torch.tensor(losses, dtype=torch.float64), preference.linspace(PREFERENCES))
-    numbers: list[float] = [value for value in values.flatten().tolist() if not math.isnan(value)]
-    return statistics.median(numbers) if numbers else math.nan
 
 
 def as_json(cells: Sequence[TableCell], preset: Preset) -> list[dict[str, Any]]:
@@ -344,14 +318,13 @@ def as_json(cells: Sequence[TableCell], preset: Preset) -> list[dict[str, Any]]:
         {
             "method": cell.method,
             "problem": cell.problem,
-            "mean": cell.mean,
-            "std": cell.std,
-            "error": cell.error,
-            "seeds": list(cell.seeds),
-            "paper_mean": None if cell.paper is None else cell.paper.mean,
-            "paper_std": None if cell.paper is None else cell.paper.std,
+            **cell.volume.ours._asdict(),
+            "error": cell.volume.error,
+            "seeds": list(cell.volume.seeds),
+            "paper_mean": cell.volume.paper and cell.volume.paper.mean,
+            "paper_std": cell.volume.paper and cell.volume.paper.std,
             "preset": preset,
-            "within": cell.within,
+            "within": cell.volume.within,
             "tch": cell.tch if math.isfinite(cell.tch) else None,
             "imbalance": cell.imbalance if math.isfinite(cell.imbalance) else None,
             "diverged": cell.diverged,

@@ -34,21 +34,17 @@ def table_hv(request: Request) -> None:
         return
     title = "mean of max_i w_i f_i over the preferences: what TCH asks to be small"
     console.print(_grid(title, cells, lambda cell: f"{cell.tch:.4f}"))
-    seeds = ", ".join(map(str, cells[0].seeds))
+    seeds = ", ".join(map(str, cells[0].volume.seeds))
     heading = f"tab:hv, preset {preset}: hypervolume, mean and std over seeds {seeds}"
     console.print(_grid(heading, cells, lambda cell: _volume(cell, preset == "published"), _below))
-    claimed = [cell for cell in cells if cell.within is not None]
+    claimed = [cell.volume for cell in cells if cell.volume.within is not None]
     if preset == "published" and claimed:
-        outside = [cell for cell in claimed if not cell.within]
+        outside = [one for one in claimed if not one.within]
         count = f"{len(claimed) - len(outside)} of {len(claimed)} cells within tolerance of the paper"
         say(console, count + settings.without_claim(cells))
-        for cell in outside:
-            assert cell.paper is not None  # noqa: S101
-            say(
-                console,
-                f"outside: {cell.method} on {cell.problem}: {cell.mean:.4f}, paper {cell.paper.mean:.3f}, difference "
-                f"{cell.mean - cell.paper.mean:+.4f}, tolerance {settings.tolerance(cell.method, cell.problem)}",
-            )
+        for one in outside:
+            where = f"{one.method} on {one.task}: {one.ours.mean:.4f}, paper {one.paper and one.paper.mean:.3f}"
+            say(console, f"outside: {where}, difference {one.difference:+.4f}, tolerance {one.tolerance}")
     console.print(_grid("imbalance: median of largest/smallest w_i f_i − 1", cells, _imbalance))
     note = settings.on_other_rays(preset)
     if note:
@@ -61,16 +57,14 @@ def table_hv(request: Request) -> None:
 
 
 def _volume(cell: TableCell, compared: bool) -> str:  # noqa: FBT001
-    mark = MARKS[cell.within if compared else None]
-    if cell.paper is None:
-        return f"{cell.mean:.4f}{mark}\n[dim]{cell.std:.3f} [/dim]"
-    theirs, difference = cell.paper.mean, cell.mean - cell.paper.mean
-    return f"{cell.mean:.4f}{mark}\n[dim]{cell.std:.3f} \n{theirs:.3f} \n{difference:+.3f} [/dim]"
+    (mean, std), theirs = cell.volume.ours, cell.volume.paper
+    below = "" if theirs is None else f"\n{theirs.mean:.3f} \n{mean - theirs.mean:+.3f} "
+    return f"{mean:.4f}{MARKS[cell.volume.within if compared else None]}\n[dim]{std:.3f} {below}[/dim]"
 
 
 def _below(row: Sequence[TableCell]) -> str:
     """The labels of the lines below a hypervolume."""
-    return "\n[dim]std[/dim]" if row[0].paper is None else "\n[dim]std\npaper\nours − paper[/dim]"
+    return "\n[dim]std[/dim]" if row[0].volume.paper is None else "\n[dim]std\npaper\nours − paper[/dim]"
 
 
 def _imbalance(cell: TableCell) -> str:
@@ -113,6 +107,6 @@ def table_excess(request: Request) -> None:
 def _sweep(request: Request, rows: Sequence[Setting], name: str) -> None:
     cells = provide(request, settings.PROBLEMS, settings.chosen(request, rows))
     title = f"hypervolume, preset {request.settings}, {name}"
-    request.console.print(_grid(title, cells, lambda cell: f"{cell.mean:.4f}"))
-    records = [{"setting": c.method, "problem": c.problem, "mean": c.mean, "std": c.std} for c in cells]
+    request.console.print(_grid(title, cells, lambda cell: f"{cell.volume.ours.mean:.4f}"))
+    records = [{"setting": c.method, "problem": c.problem, **c.volume.ours._asdict()} for c in cells]
     wrote_json(request.console, request.json_file, records)
