@@ -14,8 +14,8 @@ from equipoise.cli.shared import console, named
 from equipoise.errors import NonFiniteLossError, require
 from equipoise.experiments.federated import settings, table_tuned
 from equipoise.experiments.federated.compute import provide_jobs
-from equipoise.experiments.federated.rows import Wanted
 from equipoise.experiments.federated.scores import HEADS, METRICS, PARTS, Entry
+from equipoise.experiments.federated.settings import Run
 from equipoise.experiments.item import Request
 from equipoise.experiments.paper import TRIED
 from equipoise.experiments.render import say, wrote_json
@@ -96,15 +96,15 @@ class _Order:
     def described(self) -> str:
         return f"seed{'s' if len(self.seeds) > 1 else ''} {', '.join(map(str, self.seeds))}"
 
-    def run(self, value: float | None) -> tuple[Wanted, Entry]:
+    def run(self, value: float | None) -> tuple[Run, Entry]:
         """The method with a value, as a row of a table, and its results, after computing what is missing."""
         one = table_tuned.valued(self.request, self.task_name, self.task, self.method, value)
-        failed = provide_jobs(self.request, [one.job(self.seeds, self.request.precision)])
-        found = one.found(self.request.store, self.seeds, self.request.precision)
+        failed = provide_jobs(self.request, [one])
+        found = one.found(self.request.store)
         if len(found) < len(self.seeds):
             raise _stopped([error for _, error in failed])
         of = tuple(found), tuple(found.values())
-        return one, Entry(self.task_name, self.method, one.row.output, *of, {}, claimed=False)
+        return one, Entry(self.task_name, self.method, one.output, *of, {}, claimed=False)
 
 
 def _stopped(failed: list[NonFiniteLossError]) -> Exception:
@@ -114,14 +114,14 @@ def _stopped(failed: list[NonFiniteLossError]) -> Exception:
 
 def _report(order: _Order, value: float | None) -> dict[str, Any]:
     """Run a method, print all its outputs, and return them as plain records."""
-    wanted, entry = order.run(value)
+    run, entry = order.run(value)
     chosen = settings.tuned(order.method, order.task_name) if value is None else value
     shown = "" if chosen is None else f" ({chosen:g})"
     where = f"preset {order.request.settings}, {order.task.rounds} rounds, {order.described}"
     say(console, f"{order.task_name}, {order.method}{shown}, {where}")
     console.print(_summary(entry))
     over = "" if len(order.seeds) == 1 else "; mean ± standard deviation over the seeds"
-    method = wanted.row.method
+    method = run.method
     own = f"; own: {method.conversion}" if entry.output == "own" else ""
     say(console, f"* what {order.method} reports{own}{over}")
 

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from equipoise.errors import require
 from equipoise.experiments.federated import rows, runs, settings
-from equipoise.experiments.federated.rows import Wanted
+from equipoise.experiments.federated.settings import Run
 from equipoise.experiments.results import CellStore
 from equipoise.registry import unknown
 
@@ -39,9 +39,9 @@ def main(arguments: list[str] | None = None) -> None:
     deadline = None if chosen.limit_s is None else time.monotonic() + chosen.limit_s
     store = CellStore(chosen.out, ())
     seeds = tuple(int(seed) for seed in chosen.seeds.split(",")) if chosen.seeds else None
-    asked = [one.job(seeds or settings.seeds_of(one.task_name), chosen.precision) for one in _wanted(chosen)]
+    asked = [one.asked(chosen.rounds, seeds, chosen.precision) for one in _wanted(chosen)]
     for jobs in runs.alike(runs.absent(store, asked)):
-        label = "; ".join(f"{job.label}: seeds {', '.join(map(str, job.seeds))}" for job in jobs)
+        label = "; ".join(f"{job.label}: seeds {', '.join(map(str, job.to_run))}" for job in jobs)
         began = time.monotonic()
         if deadline is not None and began >= deadline:
             print("time is up: what is left was not begun", flush=True)
@@ -56,16 +56,14 @@ def main(arguments: list[str] | None = None) -> None:
         print(f"{label}: {time.monotonic() - began:.1f} s", flush=True)
 
 
-def _wanted(chosen: argparse.Namespace) -> Iterator[Wanted]:
+def _wanted(chosen: argparse.Namespace) -> Iterator[Run]:
     """The requested rows, in the order of the names."""
     methods = chosen.methods.split(",") if chosen.methods else None
     for name in chosen.names:
         if name in rows.GROUPS:
-            yield from rows.wanted(name, chosen.preset, chosen.rounds, methods)
+            yield from rows.wanted(name, chosen.preset, methods)
         elif name in settings.tasks():
-            task = settings.sized(settings.tasks(chosen.preset)[name], chosen.rounds)
-            for method in methods or rows.ALL:
-                yield Wanted(name, task, settings.row(method, name, chosen.preset))
+            yield from rows.rows([name], methods or rows.ALL, chosen.preset)
         else:
             raise unknown("name must be a task or a table on CIFAR-10", name, (*settings.tasks(), *rows.GROUPS))
 

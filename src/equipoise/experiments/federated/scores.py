@@ -1,6 +1,6 @@
 """The numbers of the federated tables: ours from cells, and the paper's."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple
 
@@ -10,11 +10,9 @@ from torch import Tensor
 from equipoise.experiments import paper
 from equipoise.experiments.comparison import ALLOWED, Number
 from equipoise.experiments.federated import settings
-from equipoise.experiments.federated.rows import Wanted
-from equipoise.experiments.federated.settings import SEEDS, Output, seeds_of
+from equipoise.experiments.federated.settings import Output, Run
 from equipoise.experiments.paper import Preset, Printed, Score
 from equipoise.experiments.results import CellStore, Result
-from equipoise.federated import Precision
 
 __all__ = ["HEADS", "METRICS", "OUTPUTS", "PARTS", "Entry", "Paired", "entries_of", "paired", "printed_in", "score"]
 
@@ -134,33 +132,20 @@ def score(values: Tensor) -> Score:
     return Score(float(values.mean()), float(values.std(correction=0)))
 
 
-def entries_of(
-    store: CellStore,
-    wanted: Iterable[Wanted],
-    seeds: Sequence[int] | None,
-    preset: Preset,
-    precision: Precision | None = None,
-) -> list[Entry]:
-    """The entries that have cells.
+def entries_of(store: CellStore, wanted: Iterable[Run], preset: Preset) -> list[Entry]:
+    """The entries that have cells for all their seeds. On CIFAR-10, where runs are long, some of the own seeds suffice.
 
-    Args:
-        store: Where the cells are.
-        wanted: The rows.
-        seeds: A row is shown if all of these have a cell. By default those of the task; on CIFAR-10, where runs are
-            long, a row is shown with those of the paper's ten seeds that have cells.
-        preset: The preset of the rows. The paper is compared with `published`, at the task's own rounds.
-        precision: The precision of the layers' products; by default the task's own.
+    The paper is compared with the preset `published`, at the task's own rounds.
     """
     found = []
     for one in wanted:
-        whole = one.task_name.startswith("cifar") and seeds is None
-        asked = (SEEDS if whole else seeds_of(one.task_name)) if seeds is None else tuple(seeds)
-        results = one.found(store, asked, precision)
-        if results and (whole or len(results) == len(asked)):
+        results = one.found(store)
+        some = one.seeds is None and one.task_name.startswith("cifar")
+        if results and (some or len(results) == len(one.to_run)):
             claimed = preset == "published" and one.task.rounds == settings.tasks(preset)[one.task_name].rounds
-            theirs = paper.known(one.task_name, one.name)
+            theirs = paper.known(one.task_name, one.title)
             of = tuple(results), tuple(results.values())
-            found.append(Entry(one.task_name, one.name, one.row.output, *of, theirs, claimed))
+            found.append(Entry(one.task_name, one.title, one.output, *of, theirs, claimed))
     return found
 
 

@@ -9,9 +9,9 @@ from equipoise.experiments.comparison import count_seeds, sheet
 from equipoise.experiments.federated import rows as rows_
 from equipoise.experiments.federated import settings
 from equipoise.experiments.federated.compute import gather
-from equipoise.experiments.federated.rows import ALL, CIFAR, DEFAULT, DIGITS, MNIST, TABLES, Wanted
+from equipoise.experiments.federated.rows import ALL, CIFAR, DEFAULT, DIGITS, MNIST, TABLES
 from equipoise.experiments.federated.scores import HEADS, METRICS, OUTPUTS, Entry, Metric, paired, printed_in, score
-from equipoise.experiments.federated.settings import EVALUATION_DATA, METHODS, SEEDS
+from equipoise.experiments.federated.settings import EVALUATION_DATA, METHODS, SEEDS, Run
 from equipoise.experiments.item import Item, Request, item
 from equipoise.experiments.paper import Preset
 from equipoise.experiments.render import MARKS, Page, Sheet, grid
@@ -25,17 +25,18 @@ TAKES = frozenset({"preset", "methods", "seeds", "rounds", "device", "precision"
 TAKES_TASK = TAKES | {"task"}
 
 
-def wanted(request: Request, tasks: Sequence[str], methods: Sequence[str]) -> list[Wanted]:
+def wanted(request: Request, tasks: Sequence[str], methods: Sequence[str]) -> list[Run]:
     """Rows on tasks: the requested methods, or all, then the user's own."""
     own = dict(request.own)
     named = [name for name in request.methods or () if name not in own]
     found = rows_.rows(request.task or tasks, [*(named or methods), *own], request.settings, own)
-    return [one._replace(task=settings.sized(one.task, request.rounds)) for one in found]
+    return [one.asked(request.rounds, request.seeds, request.precision) for one in found]
 
 
-def group(request: Request, name: str) -> list[Wanted]:
+def group(request: Request, name: str) -> list[Run]:
     """The rows of a table with its own kind of runs."""
-    return rows_.wanted(name, request.settings, request.rounds, request.methods, dict(request.own))
+    found = rows_.wanted(name, request.settings, request.methods, dict(request.own))
+    return [one.asked(request.rounds, request.seeds, request.precision) for one in found]
 
 
 # ------------------------------------------------------------------------------- three metrics beside the paper's
@@ -319,7 +320,7 @@ def _say_verdict(page: Page, found: Sequence[Entry]) -> None:
     )
 
 
-def say_absent(page: Page, rows: Sequence[Wanted], shown: Container[tuple[str, str]]) -> None:
+def say_absent(page: Page, rows: Sequence[Run], shown: Container[tuple[str, str]]) -> None:
     """Name the requested rows that have no runs; says nothing if all or none have runs.
 
     Args:
@@ -327,10 +328,10 @@ def say_absent(page: Page, rows: Sequence[Wanted], shown: Container[tuple[str, s
         rows: The requested rows.
         shown: Task and method of the rows that the tables show.
     """
-    lacking = [one for one in rows if (one.task_name, one.name) not in shown]
+    lacking = [one for one in rows if (one.task_name, one.title) not in shown]
     tasks: dict[str, dict[str, None]] = {}
     for one in lacking:
-        tasks.setdefault(one.task_name, {})[one.name] = None
+        tasks.setdefault(one.task_name, {})[one.title] = None
     if lacking and len(lacking) < len(rows):
         page.say("Not shown, for want of runs: " + "; ".join(f"{t}: {', '.join(m)}" for t, m in tasks.items()))
 
