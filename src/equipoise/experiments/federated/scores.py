@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -14,7 +14,7 @@ from equipoise.experiments.federated.settings import Output, Run
 from equipoise.experiments.paper import Preset, Printed, Score
 from equipoise.experiments.results import CellStore, Result
 
-__all__ = ["HEADS", "METRICS", "OUTPUTS", "PARTS", "Entry", "Paired", "entries_of", "paired", "printed_in", "score"]
+__all__ = ["HEADS", "METRICS", "OUTPUTS", "PARTS", "Entry", "entries_of", "paired", "printed_in", "score"]
 
 Metric = Literal["accuracy", "agnostic_loss", "accuracy_parity"]
 Part = Literal["train", "test"]
@@ -103,25 +103,6 @@ class Entry:
         return float(torch.tensor([r["seconds_per_round"] for r in self.results], dtype=torch.float64).mean())
 
 
-class Paired(NamedTuple):
-    """The difference between two methods on the same seeds, in which the effect of the class draw cancels."""
-
-    task: str
-    method: str
-    base: str
-    """The other method."""
-    metric: Metric
-    ours: Score
-    """Mean and standard deviation over the seeds of the differences."""
-    paper: float
-    """The difference of the paper's means."""
-
-    @property
-    def within(self) -> bool:
-        """Whether the paper's difference is within two standard deviations of ours."""
-        return abs(self.ours.mean - self.paper) <= ALLOWED * self.ours.std
-
-
 def printed_in(table: str) -> tuple[Metric, ...]:
     """The metrics that the paper prints in a table: tab:ablation has no agnostic loss."""
     return ("accuracy", "accuracy_parity") if table == "table-ablation" else METRICS
@@ -149,12 +130,11 @@ def entries_of(store: CellStore, wanted: Iterable[Run], preset: Preset) -> list[
     return found
 
 
-def paired(found: Iterable[Entry], bases: Mapping[str, str] | None = None) -> list[Paired]:
-    """Differences between methods on the seeds that both have, for methods that are compared with the paper.
+def paired(found: Iterable[Entry], bases: Mapping[str, str] | None = None) -> list[Number]:
+    """Differences between methods on the seeds that both have, in which the effect of the class draw cancels.
 
-    Args:
-        found: All entries.
-        bases: For every method, the one to compare with; by default LS.
+    Only methods that are compared with the paper have one; the paper's is that of its means.
+    `bases` has the method to compare with, by method; by default it is LS.
     """
     found = [entry for entry in found if entry.paper and entry.claimed]
     by_name = {(entry.task, entry.name): entry for entry in found}
@@ -163,8 +143,10 @@ def paired(found: Iterable[Entry], bases: Mapping[str, str] | None = None) -> li
         other = by_name.get((entry.task, "LS" if bases is None else bases.get(entry.name, "")))
         if other is None or entry is other:
             continue
+        seeds = entry.on(other.seeds).seeds
         for metric, values in entry.less(other).items():
             if metric in entry.paper and metric in other.paper:
-                theirs = entry.paper[metric].mean - other.paper[metric].mean
-                differences.append(Paired(entry.task, entry.name, other.name, metric, score(values), theirs))
+                theirs = Score(entry.paper[metric].mean - other.paper[metric].mean, 0.0)
+                of, ours = (entry.task, entry.name, metric, seeds), score(values)
+                differences.append(Number(*of, ours, theirs, tolerance=ALLOWED * ours.std, base=other.name))
     return differences
