@@ -114,11 +114,7 @@ def run(
 
 
 def attempt(store: CellStore, jobs: Sequence[Run], **options: Any) -> list[tuple[Run, NonFiniteLossError]]:
-    """Like `run`; if a client's loss is not finite, the other jobs are run by themselves.
-
-    Returns:
-        The jobs with a non-finite loss, which have no cells.
-    """
+    """Like `run`, but where a client's loss is not finite, the other jobs are run by themselves; returns those lost."""
     try:
         run(store, jobs, **options)
     except NonFiniteLossError as error:
