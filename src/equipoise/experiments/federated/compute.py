@@ -1,8 +1,7 @@
 """Federated cells for the tables and figures: missing ones are computed, if the user agrees to the time it takes."""
 
 import os
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -55,23 +54,17 @@ def provide_jobs(request: Request, jobs: Sequence[Run], otherwise: str = "") -> 
 
             small = first.task.data == "digits"
             at_once: dict[str, Any] = {"together": number if small else None, "progress": show}
-            with _threads(1 if small else os.cpu_count() or 1):
+            before = torch.get_num_threads()
+            torch.set_num_threads(1 if small else os.cpu_count() or 1)
+            try:
                 failed.extend(runs.attempt(request.store, group, device=device, folder=request.data, **at_once))
+            finally:
+                torch.set_num_threads(before)
             done += number * first.task.rounds
 
     lacking = [spec for job in left for spec in job.specs]
     supervise(request, list(asked.values()), lacking, long, work, otherwise)
     return failed
-
-
-@contextmanager
-def _threads(number: int) -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(number)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 def _elsewhere(request: Request, name: str, jobs: Sequence[Run]) -> str:

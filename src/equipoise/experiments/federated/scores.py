@@ -30,12 +30,6 @@ OUTPUTS: tuple[Output, ...] = ("last", "average", "adaptive")
 PARTS: tuple[Part, ...] = ("test", "train")
 
 
-_KEYS = (
-    "task", "method", "output", "metric", "mean", "std", "error", "paper_mean", "paper_std", "deviations", "within",
-    "preset", "seeds", "outputs",
-)  # fmt: skip
-
-
 @dataclass(frozen=True)
 class Entry:
     """A method on a task, over the seeds.
@@ -94,8 +88,10 @@ class Entry:
     def record(self, metric: Metric, preset: Preset) -> dict[str, Any]:
         """Plain values: a metric of every output."""
         outputs = {output: self.score(metric, output)._asdict() for output in self.outputs}
-        found = {**self.number(metric).record, "output": self.output, "preset": preset, "outputs": outputs}
-        return {key: found[key] for key in _KEYS}
+        record = self.number(metric).record
+        first = {"task": record.pop("task"), "method": record.pop("method"), "output": self.output}
+        last = {"preset": preset, "seeds": record.pop("seeds"), "outputs": outputs}
+        return {**first, **record, **last}
 
     @property
     def seconds(self) -> float:

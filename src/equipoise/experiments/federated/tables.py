@@ -329,8 +329,9 @@ def _finish(page: Page, found: Sequence[Entry], preset: Preset) -> None:
 
 
 def described(request: Request, task: str) -> str:
-    """A task with the precision of its runs."""
-    return f"{task}, {settings.precision_of(task, request.precision)}"
+    """A task with the precision of its runs, if it is not the engine's choice."""
+    precision = settings.precision_of(task, request.precision)
+    return task if precision is None else f"{task}, {precision}"
 
 
 def by_task(found: Sequence[Entry]) -> Iterator[tuple[str, list[Entry]]]:
@@ -341,9 +342,7 @@ def by_task(found: Sequence[Entry]) -> Iterator[tuple[str, list[Entry]]]:
 
 def _described(task: str, rows: Sequence[Entry], request: Request) -> str:
     """The task with its seeds, and its precision if the user chose it."""
-    precision = settings.precision_of(task, request.precision)
-    task = task if precision is None else f"{task}, {precision}"
-    seeds = rows[0].seeds
+    task, seeds = described(request, task), rows[0].seeds
     if _is_uneven(rows):
         return f"{task}, seeds as there are"
     if seeds == SEEDS:
