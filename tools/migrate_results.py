@@ -12,6 +12,7 @@ import json
 import subprocess
 import sys
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ import equipoise as eq
 from equipoise import federated, problems, simplex, transform, weighting
 from equipoise.experiments.default import settings as default
 from equipoise.experiments.federated import rows, settings
-from equipoise.experiments.federated.runs import Job
+from equipoise.experiments.federated.settings import Run
 from equipoise.experiments.results import Cell, pack
 from equipoise.identity import digest
 from equipoise.identity import spec as identity
@@ -64,15 +65,14 @@ def keyed(spec: dict[str, Any]) -> str:
 
 def labels() -> dict[str, dict[str, str]]:
     """What the tables of this version call their cells, by specification without the seed."""
-    jobs: dict[str, Job] = {}
+    jobs: dict[str, Run] = {}
     for preset in ("published", "text"):
         wanted = [*rows.rows(tuple(settings.tasks(preset)), rows.ALL, preset)]
         wanted += [one for name in rows.GROUPS if name != "table-text" for one in rows.wanted(name, preset)]
-        for job in (one.job((0,), precision) for one in wanted for precision in (None, "float32")):
+        for job in (replace(one, precision=precision) for one in wanted for precision in (None, "float32")):
             key = keyed(job.spec(0))
-            known = jobs[key].names if key in jobs else ()
-            jobs.setdefault(key, job)
-            jobs[key] = jobs[key]._replace(names=tuple(dict.fromkeys((*known, *job.names))))
+            known = jobs[key].rows if key in jobs else ()
+            jobs[key] = replace(jobs.get(key, job), shared=tuple(dict.fromkeys((*known, *job.rows))))
     found = {key: job.labels for key, job in jobs.items()}
     for name in default.names_of_problems():
         for row in default.rows(name):

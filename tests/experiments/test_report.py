@@ -15,7 +15,6 @@ from equipoise.experiments import paper
 from equipoise.experiments.federated import rows as federated_rows
 from equipoise.experiments.federated import scores as federated_scores
 from equipoise.experiments.federated import settings as federated
-from equipoise.experiments.federated.rows import Wanted
 from equipoise.experiments.federated.runs import absent
 from equipoise.experiments.federated.runs import spec as federated_spec
 from equipoise.experiments.report import gather, render, sections
@@ -51,7 +50,7 @@ def write(store, *methods, task="digits-rotation", seeds=(0, 25), value=None, po
     for seed in seeds:
         rows = [federated.row(method, task, value=value) for method in methods]
         called = [one if value is None else replace(one, name=f"{one.name} ({value:g})") for one in rows]
-        (job,) = absent(store, [Wanted(task, changed, one).job((seed,)) for one in called])
+        (job,) = absent(store, [replace(one, task=changed, seeds=(seed,)) for one in called])
         store.write(job.spec(seed), result(seed / 100 + 0.1, points), job.labels)
 
 
@@ -75,7 +74,7 @@ def test_the_published_cells_are_the_papers_table():
     assert ls["cells"][0]["agrees"] is True
     # The same numbers as in the table that the command line prints.
     wanted = federated_rows.rows(["mnist-rotation"], ["LS"], "published")
-    (entry,) = federated_scores.entries_of(CellStore(Path("nowhere")), wanted, None, "published")
+    (entry,) = federated_scores.entries_of(CellStore(Path("nowhere")), wanted, "published")
     assert ls["cells"][1]["ours"] == pytest.approx(entry.score("agnostic_loss").mean, rel=1e-5)
     tables = {table["title"]: table for table in record["tables"]}
     assert len(tables) == len(record["tables"])
@@ -134,8 +133,7 @@ def test_runs_are_named_by_what_made_them(store, tmp_path):
 
 
 def test_a_method_of_ones_own_is_named_with_its_module(store, tmp_path):
-    mine = federated.Row("Mine", Method(SmoothTchebycheff(0.7), Last()))
-    job = Wanted("digits-rotation", federated.tasks()["digits-rotation"], mine).job((0,))
+    job = federated.row("Mine", "digits-rotation", own={"Mine": Method(SmoothTchebycheff(0.7), Last())})
     store.write(job.spec(0), result(), job.labels)
     (runs,) = runs_by_task(read([tmp_path]))
     assert [entry.name for entry in runs.entries] == ["Mine"]

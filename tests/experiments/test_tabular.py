@@ -33,10 +33,7 @@ def simulated(**names):
     clients = {"client_losses": [0.5], "client_accuracies": [90.0]}
     test, train = {**parts, **clients}, {**parts, **clients, "accuracy": 99.0}
     curve = {"round": [5], "train_loss": [1.0], "test_loss": [1.0], "test_accuracy": [90.0]}
-    (one,) = [
-        w for w in rows.wanted("table-preference") if w.row.name == "AdaOMDgd-TCH" and w.preference == (0.75, 0.25)
-    ]
-    job = one.job((37,))
+    (job,) = [w for w in rows.wanted("table-preference") if w.name == "AdaOMDgd-TCH" and w.preference == (0.75, 0.25)]
     outputs = ("last", "average", "adaptive")
     result = {
         "outputs": {name: {"train": train, "test": test} for name in outputs},
@@ -143,7 +140,7 @@ def test_published_results_are_the_numbers_of_the_table():
         if row.reported and row.part == "test"
     ]
     (one,) = rows.rows(["mnist-class5"], ["AdaOMDgd-TCH"], "published")
-    (entry,) = scores.entries_of(CellStore(PUBLISHED.with_name("none")), [one], None, "published")
+    (entry,) = scores.entries_of(CellStore(PUBLISHED.with_name("none")), [one], "published")
     assert sorted(found) == sorted(entry.values("accuracy").tolist())
     assert len(found) == 10
 

@@ -18,7 +18,7 @@ from flwr.app import ArrayRecord
 from tests.conversion.own import LastEpoch
 
 from equipoise.datasets import load
-from equipoise.experiments.federated.settings import METHODS, Row, row, tasks
+from equipoise.experiments.federated.settings import METHODS, Run, row, tasks
 from equipoise.federated import ClientData, Participation, Task, deal, outputs, simulate, stacked
 from equipoise.federated.models import initial
 from equipoise.federated.server import Rounds, Server
@@ -132,7 +132,7 @@ def test_partial_participation_is_that_of_the_simulator(name: str):
 
 
 @pytest.mark.parametrize("one", [row(name, "digits-rotation") for name in ("LS", "AdaOMDeg-TCH", "FedFV")])
-def test_in_float32_it_is_the_simulator_up_to_rounding(one: Row):
+def test_in_float32_it_is_the_simulator_up_to_rounding(one: Run):
     task = replace(tasks()["digits-rotation"], rounds=ROUNDS)
     data = deal(load("digits"), task.split, (0,))
     strategy, result = federated(task, data, one.method)

@@ -4,7 +4,7 @@ import sys
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Annotated, TextIO
+from typing import Annotated, Any
 
 try:
     import typer
@@ -51,16 +51,9 @@ def _plain_warnings() -> Iterator[None]:
     """Show warnings about cells and losses as plain text, without file name and source line."""
     usual, said = warnings.showwarning, set[str]()
 
-    def show(
-        message: Warning | str,
-        category: type[Warning],
-        filename: str,
-        lineno: int,
-        file: TextIO | None = None,
-        line: str | None = None,
-    ) -> None:
+    def show(message: Warning | str, category: type[Warning], *where: Any, **more: Any) -> None:
         if not issubclass(category, CellWarning | IdealPointWarning):
-            usual(message, category, filename, lineno, file, line)
+            usual(message, category, *where, **more)
         elif str(message) not in said:
             said.add(str(message))
             say(Console(stderr=True), f"warning: {message}")

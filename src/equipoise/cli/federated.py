@@ -1,7 +1,7 @@
 """`equipoise fl`: one method on one federated task, all its outputs."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -14,8 +14,8 @@ from equipoise.cli.shared import console, named
 from equipoise.errors import NonFiniteLossError, require
 from equipoise.experiments.federated import settings, table_tuned
 from equipoise.experiments.federated.compute import provide_jobs
-from equipoise.experiments.federated.rows import Wanted
 from equipoise.experiments.federated.scores import HEADS, METRICS, PARTS, Entry
+from equipoise.experiments.federated.settings import Run
 from equipoise.experiments.item import Request
 from equipoise.experiments.paper import TRIED
 from equipoise.experiments.render import say, wrote_json
@@ -50,61 +50,35 @@ def federated_command(
     """Federated learning on one machine: a method on a task, all outputs of its run."""
     shared.check_files(out, json=json_file)
     name, own = shared.read_method(method, settings.known_names())
-    request = Request(
-        console,
+    request = shared.read_request(
         out,
-        yes,
-        shared.read_preset(preset),
-        device=shared.read_device(device),
-        precision=shared.read_precision(precision),
-        data=shared.read_folder(data_folder),
+        yes=yes,
+        preset=preset,
+        device=device,
+        precision=precision,
+        data=data_folder,
         seeds=shared.read_integers("seeds", seeds),
         rounds=rounds,
         own=own,
     )
     free = value is None or name in TRIED
     require(free, f"value must not be given: {name} has no setting in tab:2", value)
-    order = _Order(request, named("task", task, settings.tasks()), name, Participation(fraction, dropout))
-    tried = None
+    task_name = named("task", task, settings.tasks())
+    usual = settings.sized(settings.tasks(request.settings)[task_name], rounds)
+    where = task_name, replace(usual, participation=Participation(fraction, dropout))
+    tried = {}
     if tune:
         require(value is None, "value must not be given together with tune", value)
-        value, tried = _tune(order)
-    record = _report(order, value)
-    wrote_json(console, json_file, record if tried is None else {**record, "tried": tried})
+        value, losses = _tune(request, *where, name)
+        tried = {"tried": losses}
+    run = table_tuned.valued(request, *where, name, value)
+    chosen = settings.tuned(name, task_name) if value is None else value
+    wrote_json(console, json_file, {**_report(request, run, name, chosen), **tried})
 
 
-@dataclass(frozen=True)
-class _Order:
-    """The user's choices."""
-
-    request: Request
-    task_name: str
-    method: str
-    participation: Participation
-
-    @property
-    def task(self) -> Task:
-        """The task with the user's changes."""
-        task = settings.sized(settings.tasks(self.request.settings)[self.task_name], self.request.rounds)
-        return replace(task, participation=self.participation)
-
-    @property
-    def seeds(self) -> tuple[int, ...]:
-        return self.request.seeds or (0,)
-
-    @property
-    def described(self) -> str:
-        return f"seed{'s' if len(self.seeds) > 1 else ''} {', '.join(map(str, self.seeds))}"
-
-    def run(self, value: float | None) -> tuple[Wanted, Entry]:
-        """The method with a value, as a row of a table, and its results, after computing what is missing."""
-        one = table_tuned.valued(self.request, self.task_name, self.task, self.method, value)
-        failed = provide_jobs(self.request, [one.job(self.seeds, self.request.precision)])
-        found = one.found(self.request.store, self.seeds, self.request.precision)
-        if len(found) < len(self.seeds):
-            raise _stopped([error for _, error in failed])
-        of = tuple(found), tuple(found.values())
-        return one, Entry(self.task_name, self.method, one.row.output, *of, {}, claimed=False)
+def _described(request: Request) -> str:
+    seeds = request.seeds or ()
+    return f"seed{'s' if len(seeds) > 1 else ''} {', '.join(map(str, seeds))}"
 
 
 def _stopped(failed: list[NonFiniteLossError]) -> Exception:
@@ -112,18 +86,20 @@ def _stopped(failed: list[NonFiniteLossError]) -> Exception:
     return failed[0] if failed else typer.Exit(1)
 
 
-def _report(order: _Order, value: float | None) -> dict[str, Any]:
-    """Run a method, print all its outputs, and return them as plain records."""
-    wanted, entry = order.run(value)
-    chosen = settings.tuned(order.method, order.task_name) if value is None else value
-    shown = "" if chosen is None else f" ({chosen:g})"
-    where = f"preset {order.request.settings}, {order.task.rounds} rounds, {order.described}"
-    say(console, f"{order.task_name}, {order.method}{shown}, {where}")
+def _report(request: Request, run: Run, name: str, value: float | None) -> dict[str, Any]:
+    """Run a method with its value, print all its outputs, and return them as plain records."""
+    failed = provide_jobs(request, [run])
+    found = run.found(request.store)
+    if len(found) < len(run.to_run):
+        raise _stopped([error for _, error in failed])
+    entry = Entry(run.task_name, name, run.output, tuple(found), tuple(found.values()), {}, claimed=False)
+    shown = "" if value is None else f" ({value:g})"
+    where = f"preset {request.settings}, {run.task.rounds} rounds, {_described(request)}"
+    say(console, f"{run.task_name}, {name}{shown}, {where}")
     console.print(_summary(entry))
-    over = "" if len(order.seeds) == 1 else "; mean ± standard deviation over the seeds"
-    method = wanted.row.method
-    own = f"; own: {method.conversion}" if entry.output == "own" else ""
-    say(console, f"* what {order.method} reports{own}{over}")
+    over = "" if len(found) == 1 else "; mean ± standard deviation over the seeds"
+    own = f"; own: {run.method.conversion}" if entry.output == "own" else ""
+    say(console, f"* what {name} reports{own}{over}")
 
     def scores(of: Callable[..., float]) -> dict[str, Any]:
         """A number for every output, part and metric."""
@@ -134,35 +110,30 @@ def _report(order: _Order, value: float | None) -> dict[str, Any]:
         return {"seed": seed, **found, "archive": result["archive"][-1] if result["archive"] else None}
 
     return {
-        "task": order.task_name,
-        "method": order.method,
-        "preset": order.request.settings,
-        "rounds": order.task.rounds,
-        "value": chosen,
-        "weighting": identity(method.weighting),
+        "task": run.task_name,
+        "method": name,
+        "preset": request.settings,
+        "rounds": run.task.rounds,
+        "value": value,
+        "weighting": identity(run.method.weighting),
         "output": entry.output,
-        "seeds": list(order.seeds),
-        "results": [of_seed(*one) for one in zip(entry.seeds, entry.results, strict=True)],
+        "seeds": list(run.to_run),
+        "results": [of_seed(*one) for one in found.items()],
         "mean": scores(lambda *of: entry.score(*of).mean),
         "std": scores(lambda *of: entry.score(*of).std),
         "seconds_per_round": entry.seconds,
-        "devices": sorted({result["made"]["device"] for result in entry.results}),
+        "devices": sorted({result["made"]["device"] for result in found.values()}),
     }
 
 
-def _tune(order: _Order) -> tuple[float, dict[str, float | None]]:
-    """Search the values that the paper tried, by its rule: the smallest worst-client training loss.
-
-    Returns:
-        The winning value, and the loss of every value; None where a run was not finite.
-    """
-    name = order.method
+def _tune(request: Request, task_name: str, task: Task, name: str) -> tuple[float, dict[str, float | None]]:
+    """The value with the smallest worst-client training loss, and the loss of each; None where it was not finite."""
     require(name in TRIED, f"method must have a setting to tune: one of {', '.join(TRIED)}", name)
-    losses, failed = table_tuned.search(order.request, order.task_name, order.task, name)
+    losses, failed = table_tuned.search(request, task_name, task, name)
     best = table_tuned.best(losses)
     if best is None:
         raise _stopped(failed)
-    say(console, f"{order.task_name}, {name}: worst client's training loss, {order.described}")
+    say(console, f"{task_name}, {name}: worst client's training loss, {_described(request)}")
     table = Table(box=box.SIMPLE_HEAD)
     table.add_column("value", justify="right")
     table.add_column("loss", justify="right")
@@ -171,8 +142,8 @@ def _tune(order: _Order) -> tuple[float, dict[str, float | None]]:
         text = "not finite" if loss is None else f"{loss:.4f}"
         table.add_row(f"{value:g}", text, "smallest" if value == best else "")
     console.print(table)
-    known = settings.tuned(name, order.task_name)
-    where = "" if order.task_name.startswith("digits") or known is None else f"; tab:2 has {known:g}"
+    known = settings.tuned(name, task_name)
+    where = "" if task_name.startswith("digits") or known is None else f"; tab:2 has {known:g}"
     say(console, f"best value: {best:g}{where}")
     return best, {f"{value:g}": loss for value, loss in losses.items()}
 

@@ -10,7 +10,6 @@ from equipoise.cli.shared import console, named
 from equipoise.errors import require
 from equipoise.experiments import catalogue
 from equipoise.experiments.federated import settings as federated
-from equipoise.experiments.item import Request
 from equipoise.experiments.render import fitted, listing
 from equipoise.experiments.synthetic import settings as synthetic
 
@@ -50,17 +49,16 @@ def reproduce(
     sweeps = [row.method for row in (*synthetic.both_step_sizes("published"), *synthetic.excess_settings())]
     known = [*federated.known_names(), *(row.method for row in synthetic.settings("published")), *sweeps]
     chosen, own = shared.read_methods(methods, known)
-    request = Request(
-        console,
+    request = shared.read_request(
         out,
-        yes,
-        shared.read_preset(preset),
-        device=shared.read_device(device),
-        precision=shared.read_precision(precision),
-        data=shared.read_folder(data_folder),
+        yes=yes,
+        preset=preset,
+        device=device,
+        precision=precision,
+        data=data_folder,
         json_file=json_file,
         workers=workers,
-        task=None if task is None else shared.read_names("task", task, federated.tasks()),
+        task=None if task is None else tuple(named("task", one.strip(), federated.tasks()) for one in task.split(",")),
         methods=chosen,
         seeds=None if seeds is None else shared.read_integers("seeds", seeds),
         rounds=rounds,

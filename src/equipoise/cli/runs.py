@@ -28,13 +28,11 @@ def runs_list(
             say(console, f"{place}: no cells")
             continue
         table = listing("study", "task", "method" if every else "methods", "cells")
-        if every:
-            for (study, task, method), number in sorted(found.items()):
-                add_words(table, study, task, method, str(number))
-        else:
-            for study, task in sorted({(study, task) for study, task, _ in found}):
-                of = [number for (s, t, _), number in found.items() if (s, t) == (study, task)]
-                add_words(table, study, task, str(len(of)), str(sum(of)))
+        lines: dict[tuple[str, ...], list[int]] = {}
+        for key, number in sorted(found.items()):
+            lines.setdefault(key if every else key[:2], []).append(number)
+        for words, counts in lines.items():
+            add_words(table, *words, *([] if every else [str(len(counts))]), str(sum(counts)))
         console.print(fitted(console, table))
         say(console, f"{place}: {sum(found.values())} cells")
 

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Annotated, cast, get_args
+from typing import Annotated, Any, get_args
 
 import torch
 import typer
@@ -11,6 +11,7 @@ from rich.console import Console
 
 from equipoise import plugins
 from equipoise.errors import require
+from equipoise.experiments.item import Request
 from equipoise.experiments.paper import Preset
 from equipoise.federated import Precision
 from equipoise.registry import Method, unknown
@@ -42,21 +43,10 @@ def named(kind: str, name: str, known: Iterable[str]) -> str:
     raise unknown(f"{kind} must be a known name", name, known)
 
 
-def read_names(kind: str, text: str, known: Iterable[str]) -> tuple[str, ...]:
-    """Known names, separated by commas."""
-    known = list(known)
-    return tuple(named(kind, part.strip(), known) for part in text.split(","))
-
-
 def read_methods(
     text: str | None, known: Iterable[str]
 ) -> tuple[tuple[str, ...] | None, tuple[tuple[str, Method], ...]]:
-    """The names of methods, separated by commas, and the user's own methods among them.
-
-    Args:
-        text: What the user wrote.
-        known: The library's names.
-    """
+    """The names of methods, separated by commas: some of the known ones, and the user's own with the methods."""
     if text is None:
         return None, ()
     known, names, own = list(known), list[str](), dict[str, Method]()
@@ -97,32 +87,19 @@ def read_integers(argument: str, text: str) -> tuple[int, ...]:
     return numbers
 
 
-def read_preset(name: str | None) -> Preset | None:
-    """A preset."""
-    require(name is None or name in get_args(Preset), "preset must be one of published, text", repr(name))
-    return cast("Preset | None", name)
-
-
-def read_precision(name: str | None) -> Precision | None:
-    """A precision."""
-    return None if name is None else cast("Precision", named("precision", name, get_args(Precision)))
-
-
-def read_device(name: str | None) -> str | None:
-    """A device that exists."""
-    if name is None:
-        return None
-    require(re.fullmatch(r"cpu|cuda(:\d+)?", name) is not None, "device must be cpu, cuda or cuda:N", repr(name))
-    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
-    there = name == "cpu" or int(name.partition(":")[2] or 0) < count
-    require(there, f"device must exist: torch finds {count or 'no'} GPU{'s' if count > 1 else ''}", name)
-    return name
-
-
-def read_folder(path: Path | None) -> Path | None:
-    """A folder that exists."""
-    require(path is None or path.is_dir(), "data must be a folder that exists", path)
-    return path
+def read_request(out: Path, *, device: str | None, precision: str | None, **more: Any) -> Request:
+    """The request with the options that `fl` and `reproduce` share: `more` has attributes of it."""
+    preset, data = more.get("preset"), more.get("data")
+    require(preset is None or preset in get_args(Preset), "preset must be one of published, text", repr(preset))
+    if device is not None:
+        known = re.fullmatch(r"cpu|cuda(:\d+)?", device) is not None
+        require(known, "device must be cpu, cuda or cuda:N", repr(device))
+        count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+        there = device == "cpu" or int(device.partition(":")[2] or 0) < count
+        require(there, f"device must exist: torch finds {count or 'no'} GPU{'s' if count > 1 else ''}", device)
+    more["precision"] = None if precision is None else named("precision", precision, get_args(Precision))
+    require(data is None or data.is_dir(), "data must be a folder that exists", data)
+    return Request(console, out, device=device, **more)
 
 
 def check_files(out: Path, **files: Path | None) -> None:

@@ -17,7 +17,7 @@ from equipoise.errors import require
 from equipoise.experiments.render import fitted, grid, listing, say
 from equipoise.experiments.results import write_atomically
 from equipoise.identity import spec as identity
-from equipoise.problems import KnownFront, problems
+from equipoise.problems import problems
 from equipoise.registry import methods
 from equipoise.solver import solve as solve_problem
 
@@ -83,7 +83,8 @@ def solve_command(
     spreads = metrics.imbalance(losses.mean(0), weights)
     for w, f, spread in zip(weights, losses.mean(0), spreads.tolist(), strict=True):
         shown = f"{spread:.2%}" if spread < 10 else "> 999 %"
-        table.add_row(*(_numbers(v) for v in (w, f, w * f)), shown if bool((w > 0).all()) else "no ray")
+        numbers = (" ".join(f"{value:.4f}" for value in values.tolist()) for values in (w, f, w * f))
+        table.add_row(*numbers, shown if bool((w > 0).all()) else "no ray")
     console.print(fitted(console, table))
     say(console, "imbalance: largest/smallest w∘f − 1")
     _note_missed(weights, spreads, name, follows=chosen.weighting.origin is not None)
@@ -107,7 +108,12 @@ def solve_command(
         write_atomically(json_file, json.dumps(record))
         say(console, f"wrote {json_file}")
     if plot is not None:
-        _plot(plot, target, weights, losses, name)
+        from equipoise.experiments.synthetic.figures import front_grid  # noqa: PLC0415 (matplotlib takes a second)
+
+        figure = front_grid([[(target, name, losses)]], weights, {name: f"{target.name}, {name}"}, size=3.2)
+        plot.parent.mkdir(parents=True, exist_ok=True)
+        figure.savefig(plot)
+        say(console, f"wrote {plot}")
 
 
 def brief(value: object) -> str:
@@ -197,16 +203,3 @@ def _spread(count: int, m: int) -> torch.Tensor:
     corners = m > 2 and divisions == 1
     weights = preference.grid(divisions, m, margin=0.5 / m if corners else 0.01)
     return torch.cat([centre, weights]) if len(weights) < size(divisions) <= count else weights
-
-
-def _numbers(values: torch.Tensor) -> str:
-    return " ".join(f"{value:.4f}" for value in values.tolist())
-
-
-def _plot(path: Path, problem: KnownFront, weights: torch.Tensor, losses: torch.Tensor, name: str) -> None:
-    from equipoise.experiments.synthetic.figures import front_grid  # noqa: PLC0415 (matplotlib takes a second)
-
-    figure = front_grid([[(problem, name, losses)]], weights, {name: f"{problem.name}, {name}"}, size=3.2)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path)
-    say(console, f"wrote {path}")

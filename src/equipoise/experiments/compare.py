@@ -1,13 +1,13 @@
 """`eq.compare`: your own and other methods in the tables of the paper."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from equipoise import plugins
 from equipoise.errors import require
 from equipoise.experiments.item import Request
-from equipoise.experiments.paper import Score
 from equipoise.registry import Method, resolve
 from equipoise.weighting import Weighting
 
@@ -92,28 +92,23 @@ def compare(
         rounds=rounds,
         own=tuple(own.items()),
     )
-    return _synthetic(request, tasks) if table == "hv" else _federated(request, table, tasks)
+    numbers = _hypervolumes(request, tasks) if table == "hv" else _scores(request, table, tasks)
+    return [Compared(n.task, n.method, n.metric, *n.ours, n.error, n.seeds, n.paper and n.paper.mean) for n in numbers]
 
 
-def _synthetic(request: Request, tasks: Sequence[str] | None) -> list[Compared]:
+def _hypervolumes(request: Request, tasks: Sequence[str] | None) -> list["Number"]:
     from equipoise.experiments.synthetic import settings, tables  # noqa: PLC0415
 
     for task in tasks or ():
         require(task in settings.PROBLEMS, f"tasks must be among {', '.join(settings.PROBLEMS)}", repr(task))
     cells = tables.provide(request, tasks or settings.PROBLEMS, settings.chosen(request))
-    return [_compared(number, number.paper) for cell in cells for number in cell.numbers]
+    return [number for cell in cells for number in cell.numbers]
 
 
-def _federated(request: Request, table: str, tasks: Sequence[str] | None) -> list[Compared]:
+def _scores(request: Request, table: str, tasks: Sequence[str] | None) -> list["Number"]:
     from equipoise.experiments.federated import rows, tables  # noqa: PLC0415
     from equipoise.experiments.federated.compute import gather  # noqa: PLC0415
 
     usual = {"digits": rows.DIGITS, "mnist": rows.MNIST, "cifar": rows.CIFAR}[table]
     entries = gather(request, f"table-{table}", tables.wanted(request, tasks or usual, rows.ALL))
-    numbers = [number for entry in entries for number in entry.numbers()]
-    return [_compared(number, number.paper if number.claimed else None) for number in numbers]
-
-
-def _compared(number: "Number", paper: Score | None) -> Compared:
-    of = number.task, number.method, number.metric, *number.ours, number.error
-    return Compared(*of, number.seeds, paper and paper.mean)
+    return [one if one.claimed else replace(one, paper=None) for entry in entries for one in entry.numbers()]

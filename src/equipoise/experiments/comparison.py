@@ -27,6 +27,8 @@ class Number:
     """Whether both can be compared: settings and rounds are the paper's."""
     tolerance: float | None = None
     """How far apart both may be; two of the paper's standard deviations if not given."""
+    base: str = ""
+    """The method that it is the difference to, if it is one."""
 
     @property
     def difference(self) -> float | None:
@@ -74,11 +76,11 @@ class Number:
 
     def text(self, digits: int = 3) -> str:
         """Ours, with a mark that says whether it agrees."""
-        return f"{self.ours.text(digits)} {MARKS[self.within]}"
+        return f"{self.ours.text(digits, signed=bool(self.base))} {MARKS[self.within]}"
 
     def printed(self, digits: int = 3) -> str:
         """The paper's; empty if it has none."""
-        return "" if self.paper is None else self.paper.text(digits)
+        return "" if self.paper is None else self.paper.text(digits, signed=bool(self.base))
 
 
 def sheet(
@@ -101,13 +103,14 @@ def sheet(
         blank: Whether a metric that the paper does not print has a column "paper" too.
     """
     printed = {metric for metric in heads if blank or any(one.metric == metric and one.paper for one in numbers)}
-    by_place = {(one.method, one.metric): one for one in numbers}
     lines = []
     for method in dict.fromkeys(one.method for one in numbers):
-        cells = [method, *([str(len(by_place[method, next(iter(heads))].seeds))] if seeds else [])]
+        row = {one.metric: one for one in numbers if one.method == method}
+        cells = [method, *([str(len(row[next(iter(heads))].seeds))] if seeds else [])]
         for metric in heads:
-            one, places = by_place[method, metric], (digits or {}).get(metric, 3)
-            cells += [one.text(places), *([one.printed(places)] if metric in printed else [])]
+            one, places = row.get(metric), (digits or {}).get(metric, 3)
+            both = (one.text(places), one.printed(places)) if one else ("", "")
+            cells += both if metric in printed else both[:1]
         lines.append(tuple(cells))
     names = [text for metric, head in heads.items() for text in (head, "paper")[: 2 if metric in printed else 1]]
     return Sheet(title, ("method", *(["seeds"] if seeds else []), *names), tuple(lines))

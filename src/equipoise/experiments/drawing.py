@@ -36,11 +36,7 @@ def style() -> None:
 
 
 def save(figure: Figure, folder: Path, name: str) -> list[Path]:
-    """Write a figure as PNG and as PDF.
-
-    Returns:
-        The two paths.
-    """
+    """Write a figure as PNG and as PDF; returns the two paths."""
     folder.mkdir(parents=True, exist_ok=True)
     paths = [folder / f"{name}.png", folder / f"{name}.pdf"]
     for path in paths:

@@ -11,12 +11,11 @@ from its checkpoint the next time. A run in which a client's loss is not finite 
 import argparse
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 from equipoise.errors import require
 from equipoise.experiments.federated import rows, runs, settings
-from equipoise.experiments.federated.rows import Wanted
+from equipoise.experiments.federated.settings import Run
 from equipoise.experiments.results import CellStore
 from equipoise.registry import unknown
 
@@ -39,9 +38,18 @@ def main(arguments: list[str] | None = None) -> None:
     deadline = None if chosen.limit_s is None else time.monotonic() + chosen.limit_s
     store = CellStore(chosen.out, ())
     seeds = tuple(int(seed) for seed in chosen.seeds.split(",")) if chosen.seeds else None
-    asked = [one.job(seeds or settings.seeds_of(one.task_name), chosen.precision) for one in _wanted(chosen)]
+    methods = chosen.methods.split(",") if chosen.methods else None
+    asked: list[Run] = []
+    for name in chosen.names:
+        if name in rows.GROUPS:
+            asked += rows.wanted(name, chosen.preset, methods)
+        elif name in settings.tasks():
+            asked += rows.rows([name], methods or rows.ALL, chosen.preset)
+        else:
+            raise unknown("name must be a task or a table on CIFAR-10", name, (*settings.tasks(), *rows.GROUPS))
+    asked = [one.asked(chosen.rounds, seeds, chosen.precision) for one in asked]
     for jobs in runs.alike(runs.absent(store, asked)):
-        label = "; ".join(f"{job.label}: seeds {', '.join(map(str, job.seeds))}" for job in jobs)
+        label = "; ".join(f"{job.label}: seeds {', '.join(map(str, job.to_run))}" for job in jobs)
         began = time.monotonic()
         if deadline is not None and began >= deadline:
             print("time is up: what is left was not begun", flush=True)
@@ -54,20 +62,6 @@ def main(arguments: list[str] | None = None) -> None:
         for job, why in lost:
             print(f"left out: {job.label}: {why}", flush=True)
         print(f"{label}: {time.monotonic() - began:.1f} s", flush=True)
-
-
-def _wanted(chosen: argparse.Namespace) -> Iterator[Wanted]:
-    """The requested rows, in the order of the names."""
-    methods = chosen.methods.split(",") if chosen.methods else None
-    for name in chosen.names:
-        if name in rows.GROUPS:
-            yield from rows.wanted(name, chosen.preset, chosen.rounds, methods)
-        elif name in settings.tasks():
-            task = settings.sized(settings.tasks(chosen.preset)[name], chosen.rounds)
-            for method in methods or rows.ALL:
-                yield Wanted(name, task, settings.row(method, name, chosen.preset))
-        else:
-            raise unknown("name must be a task or a table on CIFAR-10", name, (*settings.tasks(), *rows.GROUPS))
 
 
 if __name__ == "__main__":

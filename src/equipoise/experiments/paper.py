@@ -60,13 +60,12 @@ SCORES: dict[str, dict[str, Printed]] = {
 """tab:3: mean and standard deviation over ten seeds of average accuracy, agnostic loss and accuracy parity."""
 
 
-def _with_deviations(task: str, row: dict[str, str]) -> Printed:
-    near = SCORES[task][row.pop("deviations of")]
-    return {metric: Score(mean, near[metric].std) for metric, (mean, _) in _scores(row).items()}
-
-
 SMALLER: dict[str, dict[str, Printed]] = {
-    task: {method: _with_deviations(task, row) for method, row in of.items()}
+    task: {
+        method: {metric: Score(mean, near[metric].std) for metric, (mean, _) in _scores(row).items()}
+        for method, row in of.items()
+        for near in [SCORES[task][row.pop("deviations of")]]
+    }
     for task, of in _by_task("tab-stch-ablation").items()
 }
 """tab:stch, tab:ablation and tab:ablation2: means of the same metrics. They are printed without deviations: those of a

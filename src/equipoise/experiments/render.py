@@ -1,7 +1,7 @@
 """Output: lines, progress bars and tables on the terminal, Markdown pages, JSON files."""
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ from equipoise.experiments.item import Request
 from equipoise.experiments.results import Result, write_atomically
 
 __all__ = [
-    "MARKS", "Page", "Sheet", "add_words", "bar", "fitted", "grid", "listing", "printable", "say", "wrote",
+    "MARKS", "Page", "Sheet", "add_words", "bar", "crossed", "fitted", "grid", "listing", "printable", "say", "wrote",
     "wrote_json",
 ]  # fmt: skip
 
@@ -106,6 +106,15 @@ def grid(title: str, heads: Sequence[str], *, wrap: bool = True) -> Table:
     return table
 
 
+def crossed(title: str, corner: str, columns: Iterable[str], rows: Mapping[str, Mapping[str, str]]) -> Table:
+    """A table of texts by row and column; empty where a row lacks a column."""
+    columns = list(columns)
+    table = grid(title, (corner, *columns), wrap=False)
+    for name, of in rows.items():
+        table.add_row(name, *(of.get(column, "") for column in columns))
+    return table
+
+
 def listing(*columns: str | Column) -> Table:
     """A table of words."""
     return Table(*columns, box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False)
@@ -149,13 +158,7 @@ def _plain(cell: object) -> str:
 
 
 class Page:
-    """The output of an item, on the terminal and, if requested, in a Markdown file.
-
-    Args:
-        request: The user's options.
-        name: The item's name on the command line.
-        title: The page's title.
-    """
+    """The output of the item of this name, on the terminal and, if requested, in a Markdown file."""
 
     def __init__(self, request: Request, name: str, title: str) -> None:
         self.request, self.name, self.title = request, name, title
@@ -179,12 +182,7 @@ class Page:
             self.blocks.append("\n".join(f"- {line}" for line in lines))
 
     def finish(self, results: Iterable[Result], record: Any) -> None:  # noqa: ANN401
-        """Write the requested files.
-
-        Args:
-            results: The results on the page, with their provenance.
-            record: The numbers, for JSON.
-        """
+        """Write the requested files: a page that says where its results were made, and the numbers as JSON."""
         wrote_json(self.request.console, self.request.json_file, record)
         path = self.request.markdown_file
         if path is not None:

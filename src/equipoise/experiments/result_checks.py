@@ -104,10 +104,9 @@ def _federated(spec: dict[str, Any], result: dict[str, Any]) -> None:
 
 
 def frame(result: dict[str, Any]) -> tuple[tuple[int, ...], int, int, int, frozenset[str]]:
-    """What the results of all seeds of a federated run must have in common to be compared.
+    """What all seeds of a federated run must have in common to be compared.
 
-    Returns:
-        The rounds of its curves; the numbers of its clients, of rounds with weights and of losses; its outputs.
+    These are the rounds of the curves, the numbers of clients, of rounds with weights and of losses, and the outputs.
     """
     first = next(iter(result["outputs"]))
     clients = len(result["outputs"][first]["test"]["client_losses"])
@@ -130,7 +129,8 @@ def _check(name: str, value: Any, form: Form) -> None:  # noqa: ANN401
     elif form == TEXT:
         _must(isinstance(value, str), name, form)
     else:
-        _must(is_number(value) and (form == NUMBER or _is_whole(value)), name, form)
+        whole = isinstance(value, int) and 0 <= value < 2**63
+        _must(is_number(value) and (form == NUMBER or whole), name, form)
 
 
 def _must(condition: bool, name: str, rule: str) -> None:  # noqa: FBT001
@@ -141,7 +141,3 @@ def _must(condition: bool, name: str, rule: str) -> None:  # noqa: FBT001
 def is_number(value: object) -> bool:
     """Whether this is a number of JSON."""
     return isinstance(value, int | float) and not isinstance(value, bool)
-
-
-def _is_whole(value: float) -> bool:
-    return isinstance(value, int) and 0 <= value < 2**63

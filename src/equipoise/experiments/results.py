@@ -191,7 +191,7 @@ class CellStore:
         try:
             load(path)
         except UnknownFormatError:
-            return path.with_name(_beside_other(path.name))
+            return path.with_name(_names(path.name)[1])
         except (DamagedCellError, FileNotFoundError):
             pass  # it is replaced
         return path
@@ -238,36 +238,30 @@ def cells_in(places: Iterable[Path]) -> Iterator[Cell]:
     """
     seen = set()
     for place in places:
-        for cell in _in_pack(place) if place.is_file() else _in_folder(place):
+        for cell in _in_place(place):
             if cell.name not in seen:
                 seen.add(cell.name)
                 yield cell
 
 
-def _in_folder(folder: Path) -> Iterator[Cell]:
-    for path in sorted(p for p in folder.glob("*.json") if _NAME.fullmatch(p.name)):
+def _in_place(place: Path) -> Iterator[Cell]:
+    if place.is_file():
+        found = (_of_pack(place, name, text) for name, text in _unpacked(place).items())
+        yield from (cell for cell in found if cell is not None)
+    for path in sorted(p for p in place.glob("*.json") if _NAME.fullmatch(p.name)):
         with _ignored(path), suppress(FileNotFoundError):  # moved aside meanwhile
             yield load(path)
 
 
 # ------------------------------------------------------------------------------- many cells in one file
 def pack(cells: Iterable[Cell], path: Path) -> int:
-    """Write cells to one compressed file: a name and JSON per line, and a checksum in the first line.
-
-    Returns:
-        The number of cells.
-    """
+    """Write cells to one compressed file: name and JSON per line, a checksum in the first; returns their number."""
     lines = sorted(f"{cell.name} {cell.text()}" for cell in cells)
     body = "".join(f"{line}\n" for line in lines).encode()
     head = {"format": FORMAT, "cells": len(lines), "sha256": hashlib.sha256(body).hexdigest()}
     with replacing(path) as file:
         file.write(lzma.compress(json.dumps(head).encode() + b"\n" + body, preset=9))
     return len(lines)
-
-
-def _in_pack(path: Path) -> Iterator[Cell]:
-    found = (_of_pack(path, name, text) for name, text in _unpacked(path).items())
-    return (cell for cell in found if cell is not None)
 
 
 def _of_pack(path: Path, name: str, text: bytes) -> Cell | None:
@@ -314,16 +308,11 @@ class Imported(NamedTuple):
 
 
 def import_cells(place: Path, store: CellStore) -> Imported:
-    """Copy the complete cells of a folder, or of a packed file, into a store. Existing cells stay.
-
-    Args:
-        place: The folder or file; hidden files and folders in it are skipped.
-        store: Where they go.
-    """
+    """Copy the complete cells of a folder (not of hidden files) or packed file into a store. Existing cells stay."""
     require(place.exists(), "the folder or file to import must exist", place)
     cells, refused = list[Cell](), dict[str, str]()
     if place.is_file():
-        cells += _in_pack(place)
+        cells += _in_place(place)
     else:
         for path in sorted(p for p in place.iterdir() if p.is_file() and not p.name.startswith(".")):
             try:
@@ -411,13 +400,8 @@ def cell_name(spec: Spec) -> str:
 
 
 def _names(name: str) -> tuple[str, str]:
-    """The names that a cell's file may have."""
-    return name, _beside_other(name)
-
-
-def _beside_other(name: str) -> str:
-    """The name of a cell whose own name is taken by one of another version."""
-    return f"{name.removesuffix('.json')}-format{FORMAT}.json"
+    """The names that a cell's file may have: its own, and another if a cell of another version has taken that."""
+    return name, f"{name.removesuffix('.json')}-format{FORMAT}.json"
 
 
 def _checksum(content: dict[str, Any]) -> str:

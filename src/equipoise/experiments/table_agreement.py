@@ -40,9 +40,9 @@ def claims(store: CellStore) -> Iterator[Claim]:
     tables |= {name: rows.wanted(name) for name in rows.GROUPS if name != "table-text"}
     for name, wanted in tables.items():
         if name == "table-preference":
-            yield from _claims(name, compare_preferences(complete(store, wanted, None), "published"), name)
+            yield from _claims(name, compare_preferences(complete(store, wanted), "published"), name)
             continue
-        found = scores.entries_of(store, wanted, None, "published")
+        found = scores.entries_of(store, wanted, "published")
         if name == "table-ratio":
             yield from _claims(name, compare_ratios(found)["first"], name)
         else:

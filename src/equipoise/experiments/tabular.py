@@ -83,21 +83,19 @@ def export(rows: Sequence[ResultRow], path: Path) -> None:
         writer.writerows(rows)
         content = text.getvalue().encode()
     else:
-        content = _parquet(rows)
+        try:
+            import pyarrow as pa  # type: ignore[import-not-found, unused-ignore]  # noqa: PLC0415
+            from pyarrow import parquet  # type: ignore[import-not-found, unused-ignore]  # noqa: PLC0415
+        except ImportError:
+            raise ValueError("a file that ends with .parquet needs pyarrow: pip install pyarrow; found none") from None
+        table, buffer = (
+            pa.table({name: [getattr(row, name) for row in rows] for name in ResultRow._fields}),
+            io.BytesIO(),
+        )
+        parquet.write_table(table, buffer)
+        content = buffer.getvalue()
     with replacing(path) as file:
         file.write(content)
-
-
-def _parquet(rows: Sequence[ResultRow]) -> bytes:
-    try:
-        import pyarrow as pa  # type: ignore[import-not-found, unused-ignore]  # noqa: PLC0415
-        from pyarrow import parquet  # type: ignore[import-not-found, unused-ignore]  # noqa: PLC0415
-    except ImportError:
-        raise ValueError("a file that ends with .parquet needs pyarrow: pip install pyarrow; found none") from None
-    table = pa.table({name: [getattr(row, name) for row in rows] for name in ResultRow._fields})
-    buffer = io.BytesIO()
-    parquet.write_table(table, buffer)
-    return buffer.getvalue()
 
 
 # ------------------------------------------------------------------------------- cells into rows

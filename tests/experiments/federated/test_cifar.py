@@ -18,7 +18,7 @@ from equipoise.errors import NonFiniteLossError, UnknownNameError
 from equipoise.experiments import headless, paper
 from equipoise.experiments.comparison import Number, sheet
 from equipoise.experiments.federated import figures, rows, runs, settings
-from equipoise.experiments.federated.rows import CIFAR, Wanted, wanted
+from equipoise.experiments.federated.rows import CIFAR, wanted
 from equipoise.experiments.federated.runs import spec
 from equipoise.experiments.federated.scores import METRICS, entries_of, paired, score
 from equipoise.experiments.federated.settings import (
@@ -27,6 +27,7 @@ from equipoise.experiments.federated.settings import (
     MOMENTUM,
     PREFERENCES,
     SEEDS,
+    Run,
     row,
     tasks,
 )
@@ -83,8 +84,8 @@ def cell(
     }
 
 
-def write(store: CellStore, one: Wanted, seed: int, made: dict[str, Any]) -> None:
-    job = one.job((seed,))
+def write(store: CellStore, one: Run, seed: int, made: dict[str, Any]) -> None:
+    job = replace(one, seeds=(seed,))
     store.write(job.spec(seed), made, job.labels, "a made-up GPU")
 
 
@@ -116,12 +117,12 @@ def test_the_published_cells_are_found():
     store = CellStore(Path("nowhere"), (PUBLISHED,))
     mnist = rows.rows(("mnist-rotation", "mnist-class2", "mnist-class5"), rows.ALL, "published")
     for one in mnist:
-        assert tuple(one.found(store, SEEDS)) == SEEDS, (one.task_name, one.name)
+        assert tuple(replace(one, seeds=SEEDS).found(store)) == SEEDS, (one.task_name, one.name)
     for one in wanted("table-cifar"):
-        assert list(one.found(store, SEEDS))[:3] == [0, 25, 37], (one.task_name, one.name)
+        assert list(replace(one, seeds=SEEDS).found(store))[:3] == [0, 25, 37], (one.task_name, one.name)
     for name in ("table-stch", "table-ablation", "table-evaluation-data", "table-ratio", "table-text"):
         for one in wanted(name, "text" if name == "table-text" else "published"):
-            assert list(one.found(store, SEEDS))[:3] == [0, 25, 37], (name, one.name)
+            assert list(replace(one, seeds=SEEDS).found(store))[:3] == [0, 25, 37], (name, one.name)
 
 
 def test_the_default_reports_its_own_conversion():
@@ -171,17 +172,17 @@ def test_the_ratio_trick():
 
 
 def test_what_the_groups_consist_of():
-    names = {group: [one.name for one in wanted(group)] for group in rows.GROUPS}
+    names = {group: [one.title for one in wanted(group)] for group in rows.GROUPS}
     assert names["table-cifar"] == [*METHODS, EXACT_FERERO, "equipoise"] * 3
     assert names["table-evaluation-data"][:3] == ["AdaOMDgd-TCH, mini", "AdaOMDgd-TCH, full", "AdaOMDgd-TCH, val"]
     assert names["table-ratio"] == [*paper.RATIOS, "AdaOMDeg-TCH, every round"]
     assert set(names["table-stch"]) == {"STCH", MOMENTUM, "AdaOMDeg-TCH", "AdaOMDgd-TCH"}
     assert len(names["table-preference"]) == 3 * (len(paper.PREFERENCES) + 2)
     assert {one.task.loss for one in wanted("table-text")} == {"received"}
-    assert {one.task.rounds for one in wanted("table-cifar", rounds=3)} == {3}
+    assert {one.asked(3, None, None).task.rounds for one in wanted("table-cifar")} == {3}
     # No new run: LS and TCH have an adaptive output.
-    seen = {cell_name(one.job((0,)).spec(0)) for one in wanted("table-cifar")}
-    assert {cell_name(one.job((0,)).spec(0)) for one in wanted("table-ablation")} <= seen
+    seen = {cell_name(one.spec(0)) for one in wanted("table-cifar")}
+    assert {cell_name(one.spec(0)) for one in wanted("table-ablation")} <= seen
     with pytest.raises(UnknownNameError, match="nearest: table-ratio"):
         wanted("table-ration")
 
@@ -209,8 +210,8 @@ def small(monkeypatch: pytest.MonkeyPatch) -> Dataset:
     return data
 
 
-def only(group: str, name: str, rounds: int, preset: Preset = "published") -> list[Wanted]:
-    return [one for one in wanted(group, preset, rounds) if one.row.name == name]
+def only(group: str, name: str, rounds: int, preset: Preset = "published") -> list[Run]:
+    return [one.asked(rounds, None, None) for one in wanted(group, preset) if one.name == name]
 
 
 @pytest.mark.usefixtures("small")
@@ -241,13 +242,13 @@ def test_a_group_and_a_task_may_be_mixed(tmp_path: Path, capsys: pytest.CaptureF
 
 def test_what_a_cell_holds(small: Dataset, store: CellStore):
     (one,) = [one for one in only("table-cifar", "equipoise", 5) if one.task_name == "cifar-rotation"]
-    job = one.job((0,), "float32")
+    job = replace(one, seeds=(0,), precision="float32")
     runs.run(store, [job])
     result = store.read(job.spec(0))
     assert result is not None
     assert set(result["outputs"]) == {"last", "average", "adaptive", "own"}
     assert result["curves"]["own"]["round"] == [1, 5]
-    found = simulate(one.task, one.row.method, dataset=small)
+    found = simulate(one.task, one.method, dataset=small)
     worst = found.history.losses[:, 0].max(-1).values.tolist()
     assert result["round_loss"] == pytest.approx(worst, rel=1e-5)
     assert result["curves"]["last"]["train_loss"] == pytest.approx([worst[0], worst[4]], rel=1e-5)
@@ -255,12 +256,12 @@ def test_what_a_cell_holds(small: Dataset, store: CellStore):
     first = {name: of["client_losses"] for name, of in result["first"].items()}
     assert first["last"] == pytest.approx(first["average"], rel=1e-5)
     assert first["adaptive"] == pytest.approx(result["untrained"]["client_losses"], rel=1e-5)
-    once = simulate(replace(one.task, rounds=1), one.row.method, dataset=small)
+    once = simulate(replace(one.task, rounds=1), one.method, dataset=small)
     assert first["last"] == pytest.approx(once.test["last"].losses[0].tolist(), rel=1e-5)
     assert result["outputs"]["last"]["train"]["client_losses"] == pytest.approx(
         found.train["last"].losses[0].tolist(), rel=1e-5
     )
-    assert store.read(one.job((0,)).spec(0)) is None  # that of bfloat16
+    assert store.read(one.spec(0)) is None  # that of bfloat16
 
 
 def test_a_preference_decides_the_steps(small: Dataset):
@@ -269,7 +270,7 @@ def test_a_preference_decides_the_steps(small: Dataset):
 
     def steps(name: str, preset: Preset = "published") -> tuple[torch.Tensor, torch.Tensor]:
         (one,) = [one for one in only("table-preference", name, 3, preset) if one.preference == (0.75, 0.25)]
-        history = simulate(one.task, one.row.method, preference=one.preference, dataset=small).history
+        history = simulate(one.task, one.method, preference=one.preference, dataset=small).history
         return history.losses[:, 0].double(), history.coefficients[:, 0].double()
 
     _, c = steps("LS")
@@ -293,14 +294,14 @@ def test_a_preference_decides_the_steps(small: Dataset):
 @pytest.mark.usefixtures("small")
 def test_preferences_are_run_together(tmp_path: Path):
     rows = [one for name in ("LS", "equipoise") for one in only("table-preference", name, 2)]
-    jobs = [one.job((0, 25), "float32") for one in rows]
+    jobs = [replace(one, seeds=(0, 25), precision="float32") for one in rows]
     assert [[job.preference for job in group] for group in runs.alike(jobs)] == [list(PREFERENCES)] * 2
     whole, single = (CellStore(tmp_path / name, ()) for name in ("whole", "single"))
     for group in runs.alike(jobs):
         assert runs.attempt(whole, group, together=6) == []
         for job in group:
             runs.run(single, [job])
-            for seed in job.seeds:
+            for seed in job.to_run:
                 a, b = (store.read(job.spec(seed)) for store in (whole, single))
                 assert a is not None
                 assert b is not None
@@ -313,10 +314,10 @@ def test_preferences_are_run_together(tmp_path: Path):
 
 
 def test_where_one_of_several_is_lost_the_others_are_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    jobs = [one.job((0,)) for one in only("table-preference", "TCH", 2)]
+    jobs = [replace(one, seeds=(0,)) for one in only("table-preference", "TCH", 2)]
     tried: list[list[settings.Preference | None]] = []
 
-    def run(_store: CellStore, group: list[runs.Job], **_options: object) -> None:
+    def run(_store: CellStore, group: list[Run], **_options: object) -> None:
         tried.append([job.preference for job in group])
         if (0.75, 0.25) in tried[-1]:
             raise NonFiniteLossError("loss must be finite")
@@ -331,7 +332,7 @@ def test_where_one_of_several_is_lost_the_others_are_run(tmp_path: Path, monkeyp
 def test_a_time_limit_leaves_a_checkpoint(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     (one,) = [one for one in only("table-cifar", "LS", 4) if one.task_name == "cifar-class5"]
     whole, stopped = (CellStore(tmp_path / name, ()) for name in ("whole", "stopped"))
-    job = one.job((0,), "float32")
+    job = replace(one, seeds=(0,), precision="float32")
     runs.run(whole, [job])
     with pytest.raises(TimeoutError, match="time is up after round 1 of 4"):
         runs.run(stopped, [job], deadline=time.monotonic())
@@ -374,12 +375,12 @@ def test_numbers_of_the_smaller_tables():
 
 # ------------------------------------------------------------------------------- rows and their seeds
 def test_rows_are_shown_with_the_seeds_that_there_are(store: CellStore):
-    rows = {one.row.name: one for one in wanted("table-adaptive") if one.task_name == "cifar-rotation"}
+    rows = {one.name: one for one in wanted("table-adaptive") if one.task_name == "cifar-rotation"}
     for seed, accuracy in ((0, 59.0), (25, 60.0), (2003, 61.0)):
         write(store, rows["OMDgd-TCH"], seed, cell({"average": scores((accuracy, 1.2, 2.0))}))
     for seed, accuracy in ((25, 66.0), (2003, 68.0)):
         write(store, rows["AdaOMDgd-TCH"], seed, cell({"adaptive": scores((accuracy, 1.1, 3.0))}))
-    found = entries_of(store, rows.values(), None, "published")
+    found = entries_of(store, rows.values(), "published")
     assert [(one.name, one.seeds) for one in found] == [
         ("OMDgd-TCH", (0, 25, 2003)),
         ("AdaOMDgd-TCH", (25, 2003)),
@@ -387,17 +388,19 @@ def test_rows_are_shown_with_the_seeds_that_there_are(store: CellStore):
     assert found[0].score("accuracy").mean == 60.0
     differences = {pair.metric: pair for pair in paired(found, {"AdaOMDgd-TCH": "OMDgd-TCH"})}
     assert differences["accuracy"].ours == (6.5, 0.5)  # seeds 25 and 2003
-    assert differences["accuracy"].paper == pytest.approx(66.218 - 59.244)
+    assert differences["accuracy"].paper == pytest.approx((66.218 - 59.244, 0.0))
     assert paired(found) == []  # there is no LS
-    assert [one.name for one in entries_of(store, rows.values(), (0, 25), "published")] == ["OMDgd-TCH"]
-    assert entries_of(store, rows.values(), None, "published", "tf32") == []
+    assert [
+        one.name for one in entries_of(store, [replace(one, seeds=(0, 25)) for one in rows.values()], "published")
+    ] == ["OMDgd-TCH"]
+    assert entries_of(store, [replace(one, precision="tf32") for one in rows.values()], "published") == []
 
 
 def test_the_ablations_share_a_cell(store: CellStore):
     (ls,) = [one for one in wanted("table-ablation") if one.name == "LS" and one.task_name == "cifar-class2"]
     made = cell({"last": scores((38.0, 2.5, 21.0)), "adaptive": scores((37.0, 2.4, 22.0))})
     write(store, ls, 0, made)
-    found = {one.name: one for one in entries_of(store, wanted("table-ablation"), None, "published")}
+    found = {one.name: one for one in entries_of(store, wanted("table-ablation"), "published")}
     assert set(found) == {"LS", "AdaLS"}
     assert found["AdaLS"].score("accuracy").mean == 37.0
     assert found["AdaLS"].number("accuracy").deviations == pytest.approx((37.0 - 38.095) / 2.325)
@@ -407,7 +410,7 @@ def test_the_ablations_share_a_cell(store: CellStore):
 
 # ------------------------------------------------------------------------------- ratios
 def test_ratios_by_hand(store: CellStore):
-    rows = {one.name: one for one in wanted("table-ratio")}
+    rows = {one.title: one for one in wanted("table-ratio")}
     for seed, last in ((0, (1.0, 0.5)), (25, (1.2, 0.9))):
         made = cell(
             {"last": scores(losses=last), "adaptive": scores(losses=(0.8, 0.8))},
@@ -416,7 +419,7 @@ def test_ratios_by_hand(store: CellStore):
         )
         write(store, rows["TCH"], seed, made)
         write(store, rows["AdaOMDgd-TCH"], seed, made)
-    found = entries_of(store, rows.values(), None, "published")
+    found = entries_of(store, rows.values(), "published")
     assert [one.name for one in found] == ["TCH", "AdaOMDgd-TCH"]
     agnostic, parity = ratios(found[0], "first")
     assert agnostic.tolist() == pytest.approx([0.5, 0.6])
@@ -448,10 +451,10 @@ ACCURACIES = ((60.0, 40.0), (50.0, 50.0), (20.0, 70.0))
 
 
 def preferred(store: CellStore, name: str, seed: int, losses: Any = LOSSES, accuracies: Any = ACCURACIES) -> None:
-    rows = [one for one in wanted("table-preference") if one.row.name == name]
+    rows = [one for one in wanted("table-preference") if one.name == name]
     assert [one.preference for one in rows] == list(PREFERENCES)
     for one, loss, accuracy in zip(rows, losses, accuracies, strict=True):
-        write(store, one, seed, cell({one.row.output: scores(losses=loss, accuracies=accuracy)}))
+        write(store, one, seed, cell({one.output: scores(losses=loss, accuracies=accuracy)}))
 
 
 def test_preferences_by_hand(store: CellStore):
@@ -461,7 +464,7 @@ def test_preferences_by_hand(store: CellStore):
     rows = wanted("table-preference")
 
     def compare(rows: Any, seeds: Any = None) -> list[Number]:
-        return compare_preferences(complete(store, rows, seeds), "published")
+        return compare_preferences(complete(store, [replace(one, seeds=seeds) for one in rows]), "published")
 
     compared = {(one.method, one.metric): one for one in compare(rows)}
     assert {method for method, _ in compared} == {"LS", "OMDgd-TCH"}
@@ -476,16 +479,16 @@ def test_preferences_by_hand(store: CellStore):
     assert overall.ours == pytest.approx((290 / 6, 0.0))
     assert overall.paper == (62.533, 0)
     assert compare(rows, (0, 25))[0].method == "OMDgd-TCH"
-    assert {one.paper for one in compare(wanted("table-preference", rounds=45))} > {None}
+    assert {one.paper for one in compare([one.asked(45, None, None) for one in wanted("table-preference")])} > {None}
 
 
 def test_every_output_of_the_same_runs(store: CellStore):
-    rows = [one for one in wanted("table-preference") if one.row.name == "LS"]
+    rows = [one for one in wanted("table-preference") if one.name == "LS"]
     for one, loss in zip(rows, LOSSES, strict=True):
         better = scores(losses=tuple(x / 2 for x in loss), accuracies=(65.0, 65.0))
         both = {output: scores(losses=loss, accuracies=(60.0, 40.0)) for output in ("last", "adaptive")}
         write(store, one, 0, cell({**both, "average": better}))
-    (runs,) = complete(store, wanted("table-preference"), None).values()
+    (runs,) = complete(store, wanted("table-preference")).values()
     assert OUTPUTS == ("last", "adaptive", "average")
     found = {output: {metric: score(of) for metric, of in runs.metrics(output).items()} for output in OUTPUTS}
     assert found["last"] == found["adaptive"]
@@ -493,13 +496,13 @@ def test_every_output_of_the_same_runs(store: CellStore):
     # Strips below 4: 3.5·2.5 + 3·0.5 + 2.5·0.5.
     assert found["average"]["loss_hypervolume"] == pytest.approx((11.5, 0.0))
     assert found["average"]["accuracy_hypervolume"] == pytest.approx((0.35**2, 0.0))
-    assert complete(store, wanted("table-preference"), (0, 25)) == {}
+    assert complete(store, [replace(one, seeds=(0, 25)) for one in wanted("table-preference")]) == {}
 
 
 def test_a_seed_without_all_preferences_does_not_count(store: CellStore):
     (one, *_) = only("table-preference", "TCH", 45)
     write(store, one, 0, cell())
-    assert complete(store, wanted("table-preference"), None) == {}
+    assert complete(store, wanted("table-preference")) == {}
 
 
 # ------------------------------------------------------------------------------- what is shown
@@ -517,7 +520,7 @@ def test_runs_on_cifar_are_not_begun_silently(tmp_path: Path):
 
 def test_rows_without_runs_are_named(store: CellStore, tmp_path: Path):
     for one in wanted("table-stch"):
-        if one.task_name == "cifar-class2" or one.row.name == "STCH":
+        if one.task_name == "cifar-class2" or one.name == "STCH":
             write(store, one, 0, cell())
     page = tmp_path / "page.md"
     output = command("reproduce", "table-stch", "--out", tmp_path, "--markdown", page)
@@ -530,7 +533,7 @@ def test_rows_without_runs_are_named(store: CellStore, tmp_path: Path):
 
 
 def test_a_preference_that_lacks_a_run_leaves_its_method_out_by_name(store: CellStore, tmp_path: Path):
-    rows = [one for one in wanted("table-preference") if one.row.name in {"LS", "TCH"}]
+    rows = [one for one in wanted("table-preference") if one.name in {"LS", "TCH"}]
     for one in rows[:-1]:
         write(store, one, 0, cell())
     output = command("reproduce", "table-preference", "--methods", "LS,TCH", "--out", tmp_path)
@@ -557,9 +560,9 @@ def test_the_page_of_a_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
             values = tuple(s.mean + sign * s.std for s in theirs.values())
             assert len(values) == 3
             shown = scores((values[0] + (99 if one.name == "LS" else 0), values[1], values[2]))
-            job = one.job((seed,))
+            job = replace(one, seeds=(seed,))
             known = store.read(job.spec(seed)) or cell()
-            known["outputs"][one.row.output] = {"train": shown, "test": shown}
+            known["outputs"][one.output] = {"train": shown, "test": shown}
             known.pop("made", None)
             store.write(job.spec(seed), known)
     file = tmp_path / "page.md"
@@ -606,7 +609,7 @@ def test_the_tables_of_ratios_and_preferences(tmp_path: Path):
     for one in wanted("table-ratio"):
         for seed, loss in ((0, 1.0), (25, 1.2)):
             made = scores(losses=(loss, 1.0))
-            write(store, one, seed, cell({one.row.output: made}, scores(losses=(2.0, 2.0)), scores(losses=(4.0, 4.0))))
+            write(store, one, seed, cell({one.output: made}, scores(losses=(2.0, 2.0)), scores(losses=(4.0, 4.0))))
     file = tmp_path / "page.md"
     output = command("reproduce", "table-ratio", "--seeds", "0,25", "--out", tmp_path, "--markdown", file)
     page = file.read_text()
@@ -640,7 +643,7 @@ def test_curves_show_what_was_measured(store: CellStore):
     """Not the losses along the local steps, which are no method's answer."""
     one = only("table-adaptive", "OMDgd-TCH", 45)[0]
     write(store, one, 0, cell())
-    found = entries_of(store, [one], None, "published")
+    found = entries_of(store, [one], "published")
     (test,) = figures.curves([("cifar-rotation", found)]).axes
     assert drawn(test.lines[0]) == [[1, 2.5], [5, 1.5]]
     assert test.get_title().endswith("on test samples")
@@ -653,7 +656,7 @@ def test_curves_show_what_was_measured(store: CellStore):
 def test_figures_of_cifar(name: str, tmp_path: Path):
     store = CellStore(tmp_path / "cells", ())
     for one in wanted("table-cifar"):
-        if one.task_name == "cifar-class2" and one.row.name in {"LS", "AdaOMDgd-TCH"}:
+        if one.task_name == "cifar-class2" and one.name in {"LS", "AdaOMDgd-TCH"}:
             for seed in (0, 25):
                 write(store, one, seed, cell())
     command("reproduce", name, "--task", "cifar-class2", "--methods", "LS,AdaOMDgd-TCH", "--out", tmp_path)
@@ -678,7 +681,7 @@ def test_what_a_report_calls_these_runs(store: CellStore):
     for name in ("TCH", "AdaOMDeg-TCH"):
         write(store, only("table-ratio", name, 45)[0], 0, cell())
     for one in wanted("table-cifar"):
-        if one.task_name == "cifar-class2" and one.row.name in {"LS", "equipoise"}:
+        if one.task_name == "cifar-class2" and one.name in {"LS", "equipoise"}:
             write(store, one, 0, cell({"own": scores((70.0, 1.0, 1.0))}))
     found = {run.title: run for run in runs_by_task(read([store.folder], []))}
     extra = "training loss along the local steps"

@@ -10,8 +10,8 @@ import torch
 import equipoise as eq
 from equipoise.errors import NonFiniteLossError
 from equipoise.experiments.federated import rows, runs
-from equipoise.experiments.federated.runs import Job, absent, spec
-from equipoise.experiments.federated.settings import row, sized, tasks
+from equipoise.experiments.federated.runs import absent, spec
+from equipoise.experiments.federated.settings import Run, row, sized, tasks
 from equipoise.experiments.results import CellStore, cells_in
 from equipoise.federated import PartialClass, simulate
 from equipoise.federated.stacked import Stacked
@@ -22,9 +22,9 @@ def store(tmp_path: Path) -> CellStore:
     return CellStore(tmp_path / "cells", ())
 
 
-def jobs(store: CellStore, names: tuple[str, ...], seeds: tuple[int, ...] = (0,), rounds: int = 2) -> list[Job]:
+def jobs(store: CellStore, names: tuple[str, ...], seeds: tuple[int, ...] = (0,), rounds: int = 2) -> list[Run]:
     wanted = rows.rows(["digits-rotation"], names, "published")
-    return absent(store, [one._replace(task=sized(one.task, rounds)).job(seeds) for one in wanted])
+    return absent(store, [replace(one, task=sized(one.task, rounds), seeds=seeds) for one in wanted])
 
 
 def test_a_finished_cell_is_not_run_again(store: CellStore):
@@ -131,7 +131,7 @@ class StoppedError(Exception):
     pass
 
 
-def interrupted(store: CellStore, job: Job, at: int, monkeypatch: pytest.MonkeyPatch, **options: Any) -> None:
+def interrupted(store: CellStore, job: Run, at: int, monkeypatch: pytest.MonkeyPatch, **options: Any) -> None:
     """Run until so many rounds are done, a checkpoint after each."""
 
     def stop(done: int) -> None:

@@ -156,7 +156,8 @@ def test_what_a_task_is_called():
 
 def test_a_method_of_ones_own_is_a_row():
     mine = eq.Method(eq.OMD(0.7), eq.Average())
-    assert row("mine", "digits-class2", own={"mine": mine}) == settings.Row("mine", mine)
+    found = row("mine", "digits-class2", own={"mine": mine})
+    assert (found.name, found.method, found.task) == ("mine", mine, tasks()["digits-class2"])
     assert row("mine", "digits-class2", own={"mine": mine}).output == "average"
     other = eq.Method(eq.OMD(0.7), eq.Average(power=4.0))
     assert row("mine", "digits-class2", own={"mine": other}).output == "own"

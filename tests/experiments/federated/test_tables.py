@@ -15,7 +15,6 @@ from equipoise.errors import NonFiniteLossError
 from equipoise.experiments import paper
 from equipoise.experiments.default import settings as default
 from equipoise.experiments.federated import figures, rows, runs, settings
-from equipoise.experiments.federated.rows import Wanted
 from equipoise.experiments.federated.scores import METRICS, Entry, entries_of, paired
 from equipoise.experiments.federated.settings import EXACT_FERERO, METHODS, SEEDS
 from equipoise.experiments.results import PUBLISHED, CellStore, cell_name, cells_in, import_cells
@@ -71,7 +70,7 @@ def published(store, tasks=MNIST, seeds=PAIR, shift=0.0):
     for name in tasks:
         task = settings.tasks()[name]
         found: dict[str, dict[str, paper.Printed]] = {}
-        methods: dict[str, settings.Row] = {}
+        methods: dict[str, settings.Run] = {}
         for method in rows.ALL:
             row = settings.row(method, name)
             key = digest([identity(row.method.weighting), identity(row.method.transform)])
@@ -162,7 +161,7 @@ def test_differences_to_ls_are_taken_seed_by_seed():
     found = {pair.metric: pair for pair in paired([ls, tch])}
     assert set(found) == set(METRICS)
     assert found["accuracy"].ours == (0.75, 0.25)  # +1.0 and +0.5, however far the seeds are apart
-    assert found["accuracy"].paper == pytest.approx(93.250 - 92.330)
+    assert found["accuracy"].paper == pytest.approx((93.250 - 92.330, 0.0))
     assert found["accuracy"].within
     assert found["accuracy_parity"].ours == (-1.5, 0.5)
     assert found["accuracy_parity"].within  # 3.685 − 4.574 = −0.889
@@ -214,8 +213,8 @@ def test_other_rounds_or_settings_claim_nothing(tmp_path):
     store = CellStore(tmp_path / "cells", behind=())
     task = settings.sized(settings.tasks()["mnist-class2"], 20)
     store.write(runs.spec(task, settings.row("LS", "mnist-class2").method, 0), cell({"last": (92.33, 0.534, 4.5)}))
-    wanted = [Wanted("mnist-class2", task, settings.row(name, "mnist-class2")) for name in ("LS", "TCH")]
-    found = entries_of(store, wanted, [0], "published")
+    wanted = [replace(settings.row(name, "mnist-class2"), task=task, seeds=(0,)) for name in ("LS", "TCH")]
+    found = entries_of(store, wanted, "published")
     assert [one.name for one in found] == ["LS"]  # TCH has no cell
     assert found[0].paper is not None
     assert found[0].number("accuracy").within is None
@@ -419,7 +418,7 @@ def keep(store, task, method, seed=0, rounds=None, value=None):
     """A made-up cell under the name that its command would give it."""
     sized = settings.sized(settings.tasks()[task], rounds)
     row = settings.row(method, task, value=value)
-    job = Wanted(task, sized, replace(row, name=method if value is None else f"{method} ({value:g})")).job((seed,))
+    job = replace(row, task=sized, name=method if value is None else f"{method} ({value:g})")
     output = {row.output: (1, 1, 1)}
     store.write(job.spec(seed), cell(output), job.labels)
 

@@ -305,35 +305,20 @@ class Entry(NamedTuple):
 
 def table(store: CellStore, own: Sequence[tuple[str, Method]] = ()) -> list[Entry]:
     """All entries that have cells, problem by problem, row by row."""
-    return [
-        _entry(name, row, output, result)
-        for name in (*settings(), *DIGITS)
-        for row in rows(name, own)
-        if (result := store.read(cell_spec(name, row))) is not None
-        for output in row.outputs
-    ]
+    entries = []
+    for problem in (*settings(), *DIGITS):
+        for row in rows(problem, own):
+            result = store.read(cell_spec(problem, row)) or {}
+            for output, of in ((name, result[name]) for name in row.outputs if result):
+                tch, volumes, test = (_tensor(of.get(key, [math.nan])) for key in ("tch", "hypervolume", "test"))
+                deviation = float(volumes.std(correction=0)) if len(volumes) > 1 else math.nan
+                means = float(tch.mean()), float(volumes.mean()), deviation, of["imbalance"][1], result["diverged"]
+                entries.append(Entry(problem, row.name, output, output == row.answer, *means, float(test.mean())))
+    return entries
 
 
-def _entry(problem: str, row: Row, output: str, result: Result) -> Entry:
-    of = result[output]
-    volumes = of.get("hypervolume", [math.nan])
-    return Entry(
-        problem,
-        row.name,
-        output,
-        output == row.answer,
-        _mean(of["tch"]),
-        _mean(volumes),
-        float(torch.tensor(volumes, dtype=torch.float64).std(correction=0)) if len(volumes) > 1 else math.nan,
-        of["imbalance"][1],
-        result["diverged"],
-        _mean(of.get("test", [math.nan])),
-    )
-
-
-def _mean(values: Sequence[float]) -> float:
-    """The mean, also of values that diverged."""
-    return float(torch.tensor(values, dtype=torch.float64).mean())
+def _tensor(values: Sequence[float]) -> Tensor:
+    return torch.tensor(values, dtype=torch.float64)
 
 
 def gaps(store: CellStore) -> dict[str, dict[str, float]]:
@@ -343,7 +328,7 @@ def gaps(store: CellStore) -> dict[str, dict[str, float]]:
         for row in rows(name):
             result = store.read(cell_spec(name, row))
             if result is not None:
-                found.setdefault(name, {})[row.name] = _mean(result[row.answer]["gap"])
+                found.setdefault(name, {})[row.name] = float(_tensor(result[row.answer]["gap"]).mean())
     return found
 
 

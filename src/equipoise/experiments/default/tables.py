@@ -1,16 +1,16 @@
 """`equipoise reproduce table-conversions`: the default compared with other methods, with all their outputs."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from rich.console import Console
 from rich.table import Table
 
 from equipoise.experiments import jobs
 from equipoise.experiments.default import settings
-from equipoise.experiments.default.settings import DEFAULT, Entry, Tally
+from equipoise.experiments.default.settings import DEFAULT, Entry
 from equipoise.experiments.item import Request, item
-from equipoise.experiments.render import grid, wrote_json
+from equipoise.experiments.render import crossed, wrote_json
 
 __all__ = ["percent", "table_conversions"]
 
@@ -36,8 +36,14 @@ def table_conversions(request: Request) -> None:
     columns = [*COLUMNS, *(name for name, _ in own)]
     _show(console, _side_by_side(entries, columns, "tch", "TCH value of what each method reports: smaller is better"))
     _show(console, _side_by_side(entries, columns, "hypervolume", "hypervolume: larger is better"))
-    _show(console, _tally_table(settings.tallies(entries)))
-    _show(console, _crowd_table(settings.gaps(store)))
+    title = f"wins : losses of {DEFAULT}, problems on which the two differ by more than 0.1 %"
+    heads = ("TCH value", "hypervolume")
+    tallies = ((name, [f"{won} : {lost}" for won, lost in of]) for name, *of in settings.tallies(entries))
+    counts = {name: dict(zip(heads, texts, strict=True)) for name, texts in tallies}
+    _show(console, crossed(title, "against", heads, counts))
+    title = "many objectives: gap of what a method reports over the optimal value"
+    gaps = {name: {row: f"{gap:.4f}" for row, gap in of.items()} for name, of in settings.gaps(store).items()}
+    _show(console, crossed(title, "problem", dict.fromkeys(row for of in gaps.values() for row in of), gaps))
     wrote_json(console, request.json_file, settings.as_json(entries))
 
 
@@ -52,16 +58,13 @@ def _show(console: Console, table: Table) -> None:
 
 def _outputs_table(entries: Sequence[Entry], title: str) -> Table:
     """Rows are the trajectories of OMD, columns are outputs; then one line for each method with one answer."""
-    names = [*settings.outputs()]
-    table = grid(title, ("λ-step, optimism", *names), wrap=False)
-    for method in dict.fromkeys(e.method for e in entries):
-        cells = {e.output: e for e in entries if e.method == method}
-        kind, _, optimism = method.rpartition(" ") if " c=" in method else (method, "", "")
-        gone = next(iter(cells.values())).diverged
-        note = f"{optimism}, {gone} diverged" if gone else optimism
-        shown = {"adaptive" if output == "answer" else output: _cell(e) for output, e in cells.items()}
-        table.add_row(f"{kind}\n[dim]{note}[/dim]", *(shown.get(name, "") for name in names))
-    return table
+    rows: dict[str, dict[str, str]] = {}
+    for entry in entries:
+        kind, _, optimism = entry.method.rpartition(" ") if " c=" in entry.method else (entry.method, "", "")
+        note = f"{optimism}, {entry.diverged} diverged" if entry.diverged else optimism
+        column = "adaptive" if entry.output == "answer" else entry.output
+        rows.setdefault(f"{kind}\n[dim]{note}[/dim]", {})[column] = _cell(entry)
+    return crossed(title, "λ-step, optimism", settings.outputs(), rows)
 
 
 def _cell(entry: Entry) -> str:
@@ -84,31 +87,12 @@ def percent(value: float) -> str:
 
 def _side_by_side(entries: Sequence[Entry], columns: Sequence[str], measure: str, title: str) -> Table:
     """What every method reports, problem by problem; the best in bold."""
-    table = grid(title, ("problem", *(HEADS.get(name, name) for name in columns)), wrap=False)
+    rows: dict[str, dict[str, str]] = {}
     for problem in dict.fromkeys(e.problem for e in entries):
         of = {e.method: getattr(e, measure) for e in entries if e.problem == problem and e.answer}
         finite = [of[name] for name in columns if name in of and math.isfinite(of[name])]
-        if not finite:
-            continue
-        best = min(finite) if measure == "tch" else max(finite)
-        texts = [_number(of[name]) if name in of else "" for name in columns]
-        marked = [f"[bold]{text}[/bold]" if of.get(n) == best else text for n, text in zip(columns, texts, strict=True)]
-        table.add_row(problem, *marked)
-    return table
-
-
-def _tally_table(tallies: Sequence[Tally]) -> Table:
-    title = f"wins : losses of {DEFAULT}, problems on which the two differ by more than 0.1 %"
-    table = grid(title, ("against", "TCH value", "hypervolume"), wrap=False)
-    for method, tch, volume in tallies:
-        table.add_row(method, f"{tch[0]} : {tch[1]}", f"{volume[0]} : {volume[1]}")
-    return table
-
-
-def _crowd_table(gaps: Mapping[str, Mapping[str, float]]) -> Table:
-    rows = dict.fromkeys(row for of in gaps.values() for row in of)
-    title = "many objectives: gap of what a method reports over the optimal value"
-    table = grid(title, ("problem", *rows), wrap=False)
-    for name, of in gaps.items():
-        table.add_row(name, *(f"{of[row]:.4f}" if row in of else "" for row in rows))
-    return table
+        if finite:
+            best = min(finite) if measure == "tch" else max(finite)
+            texts = {name: _number(value) for name, value in of.items()}
+            rows[problem] = {HEADS.get(n, n): f"[bold]{t}[/bold]" if of[n] == best else t for n, t in texts.items()}
+    return crossed(title, "problem", (HEADS.get(name, name) for name in columns), rows)

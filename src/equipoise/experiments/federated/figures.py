@@ -50,7 +50,6 @@ LARGEST = 10.0
 # ------------------------------------------------------------------------------- what is drawn
 def curves(tasks: Tasks) -> Figure:
     """The worst client's loss of each method's current answer, over the rounds."""
-    style()
     keys = [key for key in ("train_loss", "test_loss") if all(_measured(e, key) for _, of in tasks for e in of)]
     shape = (len(tasks), len(keys)) if len(keys) > 1 else (1, len(tasks))
     figure, grid = _panels(*shape, (3.1, 2.1), sharex="row", sharey="row" if len(keys) > 1 else False)
@@ -72,7 +71,6 @@ def curves(tasks: Tasks) -> Figure:
 
 def conversion(tasks: Tasks) -> Figure:
     """The worst client's loss of one seed over the rounds, and where the methods end over all seeds."""
-    style()
     figure, grid = _panels(len(tasks), 2, (3.1, 2.5))
     for (task, entries), (left, right) in zip(tasks, grid, strict=True):
         key = "train_loss" if all(_measured(entry, "train_loss") for entry in entries) else "test_loss"
@@ -90,7 +88,6 @@ def conversion(tasks: Tasks) -> Figure:
 
 def parity(tasks: Tasks) -> Figure:
     """Average accuracy against accuracy parity, which is √(mean over the seeds of the variance)."""
-    style()
     figure, grid = _panels(1, len(tasks), (2.7, 2.7))
     for (task, entries), axes in zip(tasks, grid[0], strict=True):
         _scatter(axes, entries)
@@ -148,7 +145,6 @@ def _methods_by_metric(
     draw: Callable[[Axes, Entry, Metric, int], None],
 ) -> Figure:
     """A row of panels per task, a panel per metric, a line per method; `size` is that of a panel and of a line."""
-    style()
     height = size[1] * max(len(entries) for _, entries in tasks) + 0.5
     figure, grid = _panels(len(tasks), len(labels), (size[0], height), sharey="row")
     for (task, entries), row in zip(tasks, grid, strict=True):
@@ -158,14 +154,17 @@ def _methods_by_metric(
             axes.grid(axis="x", color="0.9", lw=0.6)
             axes.set_axisbelow(True)
             axes.set_xlabel(label)
-        _name_methods(row[0], entries)
+        names = [entry.name for entry in entries]
+        row[0].set_yticks(range(len(names)), names)
+        row[0].set_ylim(len(names) - 0.4, -0.6)  # from top to bottom
+        for text, name in zip(row[0].get_yticklabels(), names, strict=True):
+            text.set(color=colour(name) if _family(name) else "black", fontweight=_weight(name))
         row[0].set_title(title(task), loc="left", fontweight="bold")
     return figure
 
 
 def weights(tasks: Tasks) -> Figure:
     """The weight of every client in the server's step, over the rounds of the first seed; 1 is an equal share."""
-    style()
     columns = max(len(entries) for _, entries in tasks)
     figure, grid = _panels(len(tasks), columns, (1.9, 1.55), sharey="row")
     image = None
@@ -195,6 +194,7 @@ def weights(tasks: Tasks) -> Figure:
 
 # ------------------------------------------------------------------------------- pieces
 def _panels(rows: int, columns: int, size: tuple[float, float], **shared: Any) -> tuple[Figure, NDArray[np.object_]]:
+    style()
     figure = Figure(figsize=(size[0] * columns + 0.3, size[1] * rows + 0.5), layout="constrained")
     grid: NDArray[np.object_] = figure.subplots(rows, columns, squeeze=False, **shared)
     return figure, grid
@@ -237,15 +237,6 @@ def _over_rounds(axes: Axes) -> None:
     axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)) if high / low > 6 else MaxNLocator(5))
     axes.yaxis.set_major_formatter("{x:g}")
     axes.yaxis.set_minor_locator(NullLocator())
-
-
-def _name_methods(axes: Axes, entries: Sequence[Entry]) -> None:
-    """Methods from top to bottom, the OMD family in its colour."""
-    names = [entry.name for entry in entries]
-    axes.set_yticks(range(len(names)), names)
-    axes.set_ylim(len(names) - 0.4, -0.6)
-    for label, name in zip(axes.get_yticklabels(), names, strict=True):
-        label.set(color=colour(name) if _family(name) else "black", fontweight=_weight(name))
 
 
 def _legend(figure: Figure, tasks: Tasks, *, line: bool, mark: bool) -> None:

@@ -2,22 +2,21 @@
 
 import statistics
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
 from equipoise import metrics
 from equipoise.errors import NonFiniteLossError, require
-from equipoise.experiments.federated.settings import EVERY, Preference, label_of, reported
-from equipoise.experiments.results import CellStore, Result, Spec, short
-from equipoise.federated import Curve, Evaluation, Precision, Task, simulate
+from equipoise.experiments.federated.settings import EVERY, Run, costly, every, precision_of, spec
+from equipoise.experiments.results import CellStore, Result, short
+from equipoise.federated import Curve, Evaluation, simulate
 from equipoise.federated import Result as Simulated
 from equipoise.identity import digest
-from equipoise.identity import spec as identity
-from equipoise.registry import Method
 
-__all__ = ["Job", "absent", "alike", "attempt", "cell", "run", "scores", "seconds", "spec"]
+__all__ = ["absent", "alike", "attempt", "cell", "run", "scores", "seconds", "spec"]
 
 IMAGES = {"cifar-rotation": 50_000, "cifar-two": 50_000, "cifar-class2": 10_000, "cifar-class5": 25_000}
 """The images of a round, all clients together."""
@@ -26,113 +25,40 @@ _GPU = {"digits": 0.005, "mnist": 0.001}
 """Seconds per round and seed, for an estimate: on one core, on an H200."""
 
 
-def seconds(job: "Job", device: str) -> float:
+def seconds(job: Run, device: str) -> float:
     """About how long a job takes."""
     on_gpu = device.startswith("cuda")
     if job.task.data == "cifar10":
         per_round = IMAGES.get(job.task_name, 50_000) * (4.3e-6 if on_gpu else 5e-3)
     else:
         per_round = (_GPU if on_gpu else _CPU).get(job.task.data, 1.0)
-    return len(job.seeds) * job.task.rounds * per_round
+    return len(job.to_run) * job.task.rounds * per_round
 
 
-class Job(NamedTuple):
-    """A trajectory to run; rows with the same weighting share it."""
-
-    task_name: str
-    task: Task
-    method: Method
-    seeds: tuple[int, ...]
-    precision: Precision | None = None
-    preference: Preference | None = None
-    names: tuple[tuple[str, str], ...] = ()
-    """Its names and the output that each reports: several if rows share the trajectory."""
-
-    def spec(self, seed: int) -> Spec:
-        """The specification of one seed's cell."""
-        return spec(self.task, self.method, seed, self.precision, self.preference)
-
-    @property
-    def name(self) -> str:
-        """The method's name."""
-        return "; ".join(name for name, _ in self.names) or type(self.method.weighting).__name__
-
-    @property
-    def labels(self) -> dict[str, str]:
-        """The labels of its cells."""
-        task = label_of(self.task_name, self.task)
-        return {"task": task, "method": self.name, "output": "; ".join(output for _, output in self.names)}
-
-    @property
-    def label(self) -> str:
-        """A description in one line."""
-        wanted = "" if self.preference is None else f", preference {', '.join(f'{w:g}' for w in self.preference)}"
-        clients = "" if self.method.transform is None else f" of {self.method.transform}"
-        other = "" if self.task.dominance is None else f", {self.task.dominance} loss for dominance"
-        return f"{self.task_name}: {self.method.weighting}{clients}{wanted}, {self.task.loss} loss{other}"
-
-
-def spec(
-    task: Task, method: Method, seed: int, precision: Precision | None = None, preference: Preference | None = None
-) -> Spec:
-    """Everything that determines a cell's result.
-
-    The device is not part of it, nor whether products are in float32 or TF32: these affect only rounding. Settings that
-    most cells do not have are included only where they are set.
-    """
-    more: Spec = {}
-    if preference is not None:
-        more["preference"] = list(preference)
-    if reported(method) == "own":
-        more["conversion"] = identity(method.conversion)
-    if _costly(task):
-        more["evaluated"] = {"parts": ["test"], "first": True}
-    return {
-        "experiment": "federated",
-        "task": identity(task),
-        "weighting": identity(method.weighting),
-        "transform": identity(method.transform),
-        "seed": seed,
-        "precision": "bfloat16" if precision == "bfloat16" else "float32",
-        "every": _every(task),
-        **more,
-    }
-
-
-def _every(task: Task) -> int:
-    """The rounds between two evaluations of the outputs: only at the end if each needs to be recalibrated."""
-    return task.rounds if _costly(task) and task.batch_norm == "recalibrated" else EVERY
-
-
-def _costly(task: Task) -> bool:
-    """Whether evaluation on all training samples every few rounds would take as long as the rounds."""
-    return task.data == "cifar10"
-
-
-def absent(store: CellStore, jobs: Iterable[Job]) -> list[Job]:
+def absent(store: CellStore, jobs: Iterable[Run]) -> list[Run]:
     """The jobs that are still to be run: every trajectory once, under the names of all rows that share it."""
-    found: dict[str, Job] = {}
+    found: dict[str, Run] = {}
     for job in jobs:
-        left = tuple(seed for seed in job.seeds if store.read(job.spec(seed)) is None)
+        left = tuple(seed for seed in job.to_run if store.read(job.spec(seed)) is None)
         if left:
             key = digest([job.spec(seed) for seed in left])
-            known = found[key].names if key in found else ()
-            found[key] = job._replace(seeds=left, names=tuple(dict.fromkeys((*known, *job.names))))
+            known = found[key].rows if key in found else ()
+            found[key] = replace(job, seeds=left, shared=tuple(dict.fromkeys((*known, *job.rows))))
     return list(found.values())
 
 
-def alike(jobs: Sequence[Job]) -> list[list[Job]]:
+def alike(jobs: Sequence[Run]) -> list[list[Run]]:
     """Jobs grouped so that a group differs only in preferences and can be one simulation."""
-    groups: dict[str, list[Job]] = {}
+    groups: dict[str, list[Run]] = {}
     for job in jobs:
-        same = spec(job.task, job.method, 0, job.precision), job.preference is None
+        same = replace(job, preference=None).spec(0), job.preference is None
         groups.setdefault(digest(same), []).append(job)
     return list(groups.values())
 
 
 def run(
     store: CellStore,
-    jobs: Sequence[Job],
+    jobs: Sequence[Run],
     *,
     device: str = "cpu",
     folder: Path | None = None,
@@ -155,7 +81,7 @@ def run(
         TimeoutError: The deadline has passed; the next run resumes from a checkpoint.
     """
     require(len(alike(jobs)) == 1, "jobs must differ in their preferences alone", lambda: [job.label for job in jobs])
-    first, runs = jobs[0], [(job, seed) for job in jobs for seed in job.seeds]
+    first, runs = jobs[0], [(job, seed) for job in jobs for seed in job.to_run]
     size = together or (len(runs) if device.startswith("cuda") else 1)
     for start in range(0, len(runs), size):
         chosen = runs[start : start + size]
@@ -173,10 +99,10 @@ def run(
             preference=wanted or None,
             folder=folder,
             device=device,
-            precision=first.precision,
-            evaluate_every=_every(first.task),
-            evaluate_parts=("test",) if _costly(first.task) else ("train", "test"),
-            evaluate_first=_costly(first.task),
+            precision=precision_of(first.task_name, first.precision),
+            evaluate_every=every(first.task),
+            evaluate_parts=("test",) if costly(first.task) else ("train", "test"),
+            evaluate_first=costly(first.task),
             checkpoint=part,
             deadline=deadline,
             progress=count,
@@ -187,12 +113,8 @@ def run(
         part.unlink(missing_ok=True)
 
 
-def attempt(store: CellStore, jobs: Sequence[Job], **options: Any) -> list[tuple[Job, NonFiniteLossError]]:
-    """Like `run`; if a client's loss is not finite, the other jobs are run by themselves.
-
-    Returns:
-        The jobs with a non-finite loss, which have no cells.
-    """
+def attempt(store: CellStore, jobs: Sequence[Run], **options: Any) -> list[tuple[Run, NonFiniteLossError]]:
+    """Like `run`, but where a client's loss is not finite, the other jobs are run by themselves; returns those lost."""
     try:
         run(store, jobs, **options)
     except NonFiniteLossError as error:

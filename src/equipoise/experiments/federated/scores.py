@@ -1,8 +1,8 @@
 """The numbers of the federated tables: ours from cells, and the paper's."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -10,13 +10,11 @@ from torch import Tensor
 from equipoise.experiments import paper
 from equipoise.experiments.comparison import ALLOWED, Number
 from equipoise.experiments.federated import settings
-from equipoise.experiments.federated.rows import Wanted
-from equipoise.experiments.federated.settings import SEEDS, Output, seeds_of
+from equipoise.experiments.federated.settings import Output, Run
 from equipoise.experiments.paper import Preset, Printed, Score
 from equipoise.experiments.results import CellStore, Result
-from equipoise.federated import Precision
 
-__all__ = ["HEADS", "METRICS", "OUTPUTS", "PARTS", "Entry", "Paired", "entries_of", "paired", "printed_in", "score"]
+__all__ = ["HEADS", "METRICS", "OUTPUTS", "PARTS", "Entry", "entries_of", "paired", "printed_in", "score"]
 
 Metric = Literal["accuracy", "agnostic_loss", "accuracy_parity"]
 Part = Literal["train", "test"]
@@ -30,12 +28,6 @@ HEADS: dict[str, str] = {
 """The metrics as heads of columns."""
 OUTPUTS: tuple[Output, ...] = ("last", "average", "adaptive")
 PARTS: tuple[Part, ...] = ("test", "train")
-
-
-_KEYS = (
-    "task", "method", "output", "metric", "mean", "std", "error", "paper_mean", "paper_std", "deviations", "within",
-    "preset", "seeds", "outputs",
-)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -96,32 +88,15 @@ class Entry:
     def record(self, metric: Metric, preset: Preset) -> dict[str, Any]:
         """Plain values: a metric of every output."""
         outputs = {output: self.score(metric, output)._asdict() for output in self.outputs}
-        found = {**self.number(metric).record, "output": self.output, "preset": preset, "outputs": outputs}
-        return {key: found[key] for key in _KEYS}
+        record = self.number(metric).record
+        first = {"task": record.pop("task"), "method": record.pop("method"), "output": self.output}
+        last = {"preset": preset, "seeds": record.pop("seeds"), "outputs": outputs}
+        return {**first, **record, **last}
 
     @property
     def seconds(self) -> float:
         """Seconds per round and seed."""
         return float(torch.tensor([r["seconds_per_round"] for r in self.results], dtype=torch.float64).mean())
-
-
-class Paired(NamedTuple):
-    """The difference between two methods on the same seeds, in which the effect of the class draw cancels."""
-
-    task: str
-    method: str
-    base: str
-    """The other method."""
-    metric: Metric
-    ours: Score
-    """Mean and standard deviation over the seeds of the differences."""
-    paper: float
-    """The difference of the paper's means."""
-
-    @property
-    def within(self) -> bool:
-        """Whether the paper's difference is within two standard deviations of ours."""
-        return abs(self.ours.mean - self.paper) <= ALLOWED * self.ours.std
 
 
 def printed_in(table: str) -> tuple[Metric, ...]:
@@ -134,42 +109,28 @@ def score(values: Tensor) -> Score:
     return Score(float(values.mean()), float(values.std(correction=0)))
 
 
-def entries_of(
-    store: CellStore,
-    wanted: Iterable[Wanted],
-    seeds: Sequence[int] | None,
-    preset: Preset,
-    precision: Precision | None = None,
-) -> list[Entry]:
-    """The entries that have cells.
+def entries_of(store: CellStore, wanted: Iterable[Run], preset: Preset) -> list[Entry]:
+    """The entries that have cells for all their seeds. On CIFAR-10, where runs are long, some of the own seeds suffice.
 
-    Args:
-        store: Where the cells are.
-        wanted: The rows.
-        seeds: A row is shown if all of these have a cell. By default those of the task; on CIFAR-10, where runs are
-            long, a row is shown with those of the paper's ten seeds that have cells.
-        preset: The preset of the rows. The paper is compared with `published`, at the task's own rounds.
-        precision: The precision of the layers' products; by default the task's own.
+    The paper is compared with the preset `published`, at the task's own rounds.
     """
     found = []
     for one in wanted:
-        whole = one.task_name.startswith("cifar") and seeds is None
-        asked = (SEEDS if whole else seeds_of(one.task_name)) if seeds is None else tuple(seeds)
-        results = one.found(store, asked, precision)
-        if results and (whole or len(results) == len(asked)):
+        results = one.found(store)
+        some = one.seeds is None and one.task_name.startswith("cifar")
+        if results and (some or len(results) == len(one.to_run)):
             claimed = preset == "published" and one.task.rounds == settings.tasks(preset)[one.task_name].rounds
-            theirs = paper.known(one.task_name, one.name)
+            theirs = paper.known(one.task_name, one.title)
             of = tuple(results), tuple(results.values())
-            found.append(Entry(one.task_name, one.name, one.row.output, *of, theirs, claimed))
+            found.append(Entry(one.task_name, one.title, one.output, *of, theirs, claimed))
     return found
 
 
-def paired(found: Iterable[Entry], bases: Mapping[str, str] | None = None) -> list[Paired]:
-    """Differences between methods on the seeds that both have, for methods that are compared with the paper.
+def paired(found: Iterable[Entry], bases: Mapping[str, str] | None = None) -> list[Number]:
+    """Differences between methods on the seeds that both have, in which the effect of the class draw cancels.
 
-    Args:
-        found: All entries.
-        bases: For every method, the one to compare with; by default LS.
+    Only methods that are compared with the paper have one; the paper's is that of its means.
+    `bases` has the method to compare with, by method; by default it is LS.
     """
     found = [entry for entry in found if entry.paper and entry.claimed]
     by_name = {(entry.task, entry.name): entry for entry in found}
@@ -178,8 +139,10 @@ def paired(found: Iterable[Entry], bases: Mapping[str, str] | None = None) -> li
         other = by_name.get((entry.task, "LS" if bases is None else bases.get(entry.name, "")))
         if other is None or entry is other:
             continue
+        seeds = entry.on(other.seeds).seeds
         for metric, values in entry.less(other).items():
             if metric in entry.paper and metric in other.paper:
-                theirs = entry.paper[metric].mean - other.paper[metric].mean
-                differences.append(Paired(entry.task, entry.name, other.name, metric, score(values), theirs))
+                theirs = Score(entry.paper[metric].mean - other.paper[metric].mean, 0.0)
+                of, ours = (entry.task, entry.name, metric, seeds), score(values)
+                differences.append(Number(*of, ours, theirs, tolerance=ALLOWED * ours.std, base=other.name))
     return differences

@@ -13,8 +13,10 @@ from equipoise import weighting
 from equipoise.conversion import Adaptive, Average, Conversion, Last
 from equipoise.experiments import paper
 from equipoise.experiments.paper import Preset
+from equipoise.experiments.results import CellStore, Result, Spec, alike
 from equipoise.federated import Dense, LocalWork, LossSource, Precision, ResNet18, ResNet20, Task, outputs
 from equipoise.federated.splits import PartialClass, Rotation, Split
+from equipoise.identity import spec as identity
 from equipoise.registry import Method, Named, methods, unknown
 from equipoise.simplex import Entropic, Euclidean
 from equipoise.transform import PropFair
@@ -95,16 +97,115 @@ _SOURCES: dict[Preset, tuple[LossSource, LossSource, LossSource]] = {
 
 # ------------------------------------------------------------------------------- rows
 @dataclass(frozen=True)
-class Row:
-    """One row of tab:3 on one task: a method under the paper's name."""
+class Run:
+    """A row of a table: a method on a task under the paper's name, for some seeds."""
 
     name: str
     method: Method
+    task_name: str
+    task: Task
+    preference: Preference | None = None
+    column: str = ""
+    """What distinguishes it from other runs of the same method, if anything."""
+    seeds: tuple[int, ...] | None = None
+    """The seeds; None for the task's own."""
+    precision: Precision | None = None
+    """The precision of the layers' products; None for the task's own."""
+    shared: tuple[tuple[str, str], ...] = ()
+    """The names and outputs of all rows that share this trajectory; empty for one row."""
 
     @property
     def output(self) -> Output:
         """The output that is reported."""
         return reported(self.method)
+
+    @property
+    def title(self) -> str:
+        """The method's name, with its column."""
+        return f"{self.name}, {self.column}" if self.column else self.name
+
+    @property
+    def to_run(self) -> tuple[int, ...]:
+        """The seeds to compute, if they are missing."""
+        return seeds_of(self.task_name) if self.seeds is None else self.seeds
+
+    @property
+    def rows(self) -> tuple[tuple[str, str], ...]:
+        """The name and the output of every row with this trajectory."""
+        of, name = self.method.weighting, self.name
+        if isinstance(of, weighting.Relative):
+            name += ", ratio in the first round alone" if of.span == "first" else ", ratios"
+        return self.shared or ((name, self.output),)
+
+    @property
+    def labels(self) -> dict[str, str]:
+        """The labels of its cells."""
+        method, output = map("; ".join, zip(*self.rows, strict=True))
+        return {"task": label_of(self.task_name, self.task), "method": method, "output": output}
+
+    @property
+    def label(self) -> str:
+        """A description in one line."""
+        wanted = "" if self.preference is None else f", preference {', '.join(f'{w:g}' for w in self.preference)}"
+        clients = "" if self.method.transform is None else f" of {self.method.transform}"
+        other = "" if self.task.dominance is None else f", {self.task.dominance} loss for dominance"
+        return f"{self.task_name}: {self.method.weighting}{clients}{wanted}, {self.task.loss} loss{other}"
+
+    def asked(self, rounds: int | None, seeds: tuple[int, ...] | None, precision: Precision | None) -> "Run":
+        """The same with the requested rounds, seeds and precision; None keeps the task's own."""
+        return replace(self, task=sized(self.task, rounds), seeds=seeds, precision=precision)
+
+    def spec(self, seed: int) -> Spec:
+        """The specification of one seed's cell."""
+        return spec(self.task, self.method, seed, precision_of(self.task_name, self.precision), self.preference)
+
+    @property
+    def specs(self) -> list[Spec]:
+        """Those of the cells to compute, if they are missing."""
+        return [self.spec(seed) for seed in self.to_run]
+
+    def found(self, store: CellStore) -> dict[int, Result]:
+        """The results by seed. On CIFAR-10 all of the paper's seeds that have a cell, if none are named."""
+        seeds = SEEDS if self.seeds is None and self.task_name.startswith("cifar") else self.to_run
+        results = {seed: store.read(self.spec(seed)) for seed in seeds}
+        return alike({seed: result for seed, result in results.items() if result is not None}, self.label)
+
+
+def spec(
+    task: Task, method: Method, seed: int, precision: Precision | None = None, preference: Preference | None = None
+) -> Spec:
+    """Everything that determines a cell's result.
+
+    The device is not part of it, nor whether products are in float32 or TF32: these affect only rounding. Settings that
+    most cells do not have are included only where they are set.
+    """
+    more: Spec = {}
+    if preference is not None:
+        more["preference"] = list(preference)
+    if reported(method) == "own":
+        more["conversion"] = identity(method.conversion)
+    if costly(task):
+        more["evaluated"] = {"parts": ["test"], "first": True}
+    return {
+        "experiment": "federated",
+        "task": identity(task),
+        "weighting": identity(method.weighting),
+        "transform": identity(method.transform),
+        "seed": seed,
+        "precision": "bfloat16" if precision == "bfloat16" else "float32",
+        "every": every(task),
+        **more,
+    }
+
+
+def every(task: Task) -> int:
+    """The rounds between two evaluations of the outputs: only at the end if each needs to be recalibrated."""
+    return task.rounds if costly(task) and task.batch_norm == "recalibrated" else EVERY
+
+
+def costly(task: Task) -> bool:
+    """Whether evaluation on all training samples every few rounds would take as long as the rounds."""
+    return task.data == "cifar10"
 
 
 def tuned(name: str, task: str) -> float | None:
@@ -121,7 +222,7 @@ def row(
     preset: Preset = "published",
     value: float | None = None,
     own: Mapping[str, Method] | None = None,
-) -> Row:
+) -> Run:
     """A method with its settings in tab:3 on a task.
 
     Args:
@@ -131,13 +232,14 @@ def row(
         value: Its hyper-parameter, instead of the best one in tab:2.
         own: The user's own methods, by name.
     """
+    of = tasks(preset)[task]
     if own and name in own:
-        return Row(name, own[name])
+        return Run(name, own[name], task, of)
     weightings, others = _weightings(task, preset), methods()
     if name not in {*METHODS, EXACT_FERERO, MOMENTUM}:
         if name not in others:
             raise unknown("method must be a known name", name, known_names())
-        return Row(name, others[name])
+        return Run(name, others[name], task, of)
     known = tuned(name, task) if value is None else value
     x = math.nan if known is None else known  # methods without a setting do not use it
     kind, transform = name.removeprefix("Ada"), None
@@ -146,7 +248,7 @@ def row(
     conversion: Conversion[Any] = Last()
     if kind in {"ExcessMTL", "OMDgd-TCH", "OMDeg-TCH"}:
         conversion = Average() if kind == name else Adaptive()
-    return Row(name, Method(weightings[kind](x), conversion, transform))
+    return Run(name, Method(weightings[kind](x), conversion, transform), task, of)
 
 
 def _weightings(task: str, preset: Preset) -> dict[str, Callable[[float], weighting.Weighting[Any]]]:
@@ -183,7 +285,7 @@ def _weightings(task: str, preset: Preset) -> dict[str, Callable[[float], weight
     }
 
 
-def by_ratios(row: Row, preset: Preset = "published") -> Row:
+def by_ratios(row: Run, preset: Preset = "published") -> Run:
     """A row whose weights are updated with the ratios f_i/f_i⁽⁰⁾ (tab:ratio).
 
     LS has no weights to update. In `published`, AdaOMDeg uses the ratio only in the first round.

@@ -1,6 +1,7 @@
 """`equipoise reproduce table-preference` (tab:new): two clients, three preferences."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 import torch
@@ -11,15 +12,13 @@ from equipoise.experiments import paper
 from equipoise.experiments.comparison import Number, say_verdict, sheet
 from equipoise.experiments.federated import settings
 from equipoise.experiments.federated.compute import provide
-from equipoise.experiments.federated.rows import Wanted
 from equipoise.experiments.federated.scores import score
-from equipoise.experiments.federated.settings import PREFERENCES, SEEDS
+from equipoise.experiments.federated.settings import PREFERENCES, Run
 from equipoise.experiments.federated.tables import TAKES, described, group, say_absent, say_untuned
 from equipoise.experiments.item import Request, item
 from equipoise.experiments.paper import Preset
 from equipoise.experiments.render import Page, Sheet
 from equipoise.experiments.results import CellStore, Result
-from equipoise.federated import Precision
 
 __all__ = ["Runs", "compare_preferences", "complete", "table_preference"]
 
@@ -41,7 +40,7 @@ def table_preference(request: Request) -> None:
     page = Page(request, "table-preference", "Two clients and three preferences (tab:new)")
     rows = group(request, page.name)
     provide(request, page.name, rows)
-    found = complete(request.store, rows, request.seeds, request.precision)
+    found = complete(request.store, rows)
     compared = compare_preferences(found, request.settings)
     if found:
         page.show(sheet(f"tab:new, {described(request, 'cifar-two')}", compared, HEADS, {"overall_accuracy": 2}))
@@ -58,18 +57,16 @@ def table_preference(request: Request) -> None:
             "Ada rows the adaptive output. Averaging alone raises hypervolumes, whatever the method."
         )
     say_untuned(page, found)
-    say_absent(page, [one._replace(column="") for one in rows], {("cifar-two", name) for name in found})
+    say_absent(page, [replace(one, column="") for one in rows], {("cifar-two", name) for name in found})
     say_verdict(page, compared)
-    # All results of the seeds that some method has, to tell where they were made.
-    seeds = sorted({seed for of in found.values() for seed in of.seeds})
-    used = (one.found(request.store, seeds, request.precision) for one in rows if one.row.name in found)
-    page.finish((result for of in used for result in of.values()), [one.brief for one in compared])
+    used = (results for of in found.values() for results in of.results)
+    page.finish((result for results in used for result in results.values()), [one.brief for one in compared])
 
 
 class Runs(NamedTuple):
     """The runs of a method, one per preference."""
 
-    rows: list[Wanted]
+    rows: list[Run]
     results: list[dict[int, Result]]
     """Their results, by seed."""
     seeds: tuple[int, ...]
@@ -94,14 +91,12 @@ class Runs(NamedTuple):
         }
 
 
-def complete(
-    store: CellStore, wanted: Sequence[Wanted], seeds: Sequence[int] | None, precision: Precision | None = None
-) -> dict[str, Runs]:
+def complete(store: CellStore, wanted: Sequence[Run]) -> dict[str, Runs]:
     """The runs by method, of those that have results for all preferences; a seed counts if all have a cell."""
     found: dict[str, Runs] = {}
-    for method in dict.fromkeys(one.row.name for one in wanted):
-        rows = [one for one in wanted if one.row.name == method]
-        results = [one.found(store, SEEDS if seeds is None else seeds, precision) for one in rows]
+    for method in dict.fromkeys(one.name for one in wanted):
+        rows = [one for one in wanted if one.name == method]
+        results, seeds = [one.found(store) for one in rows], rows[0].seeds
         common = tuple(seed for seed in results[0] if all(seed in of for of in results))
         if common and len(rows) == len(PREFERENCES) and (seeds is None or len(common) == len(seeds)):
             found[method] = Runs(rows, results, common)
@@ -115,7 +110,7 @@ def compare_preferences(found: dict[str, Runs], preset: Preset) -> list[Number]:
         first = runs.rows[0]
         usual = first.task.rounds == settings.tasks(preset)[first.task_name].rounds
         theirs = paper.PREFERENCES.get(method, {}) if preset == "published" and usual else {}
-        for metric, values in runs.metrics(first.row.output).items():
+        for metric, values in runs.metrics(first.output).items():
             of = first.task_name, method, metric, runs.seeds
             compared.append(Number(*of, score(values), theirs.get(metric)))
     return compared

@@ -1,11 +1,12 @@
 """`equipoise reproduce table-tuned` (tab:2): every method's setting, searched among the values that the paper tried."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from equipoise.errors import NonFiniteLossError
 from equipoise.experiments.federated import settings
 from equipoise.experiments.federated.compute import provide_jobs
-from equipoise.experiments.federated.rows import Wanted
+from equipoise.experiments.federated.settings import Run
 from equipoise.experiments.federated.tables import TAKES_TASK
 from equipoise.experiments.item import Request, item
 from equipoise.experiments.paper import TRIED
@@ -18,24 +19,23 @@ Losses = dict[float, float | None]
 """The worst client's training loss for every value, mean over the seeds; None if there is no run or it diverged."""
 
 
-def valued(request: Request, task_name: str, task: Task, method: str, value: float | None) -> Wanted:
+def valued(request: Request, task_name: str, task: Task, method: str, value: float | None) -> Run:
     """A method with one value on a task, as a row of a table."""
     row = settings.row(method, task_name, request.settings, value, dict(request.own))
     usual = value is None or value == settings.tuned(method, task_name)
     name = method if usual else f"{method} ({value:g})"
-    return Wanted(task_name, task, settings.Row(name, row.method))
+    return replace(row, name=name, task=task, seeds=request.seeds or (0,), precision=request.precision)
 
 
 def search(request: Request, task_name: str, task: Task, method: str) -> tuple[Losses, list[NonFiniteLossError]]:
     """Run a method with every value that the paper tried; returns the losses and the errors."""
-    seeds = request.seeds or (0,)
     rows = {value: valued(request, task_name, task, method, value) for value in TRIED[method]}
-    failed = provide_jobs(request, [row.job(seeds, request.precision) for row in rows.values()])
+    failed = provide_jobs(request, list(rows.values()))
     losses: Losses = {}
     for value, row in rows.items():
-        found = row.found(request.store, seeds, request.precision)
-        worst = [result["outputs"][row.row.output]["train"]["agnostic_loss"] for result in found.values()]
-        losses[value] = sum(worst) / len(worst) if len(worst) == len(seeds) else None
+        found = row.found(request.store).values()
+        worst = [result["outputs"][row.output]["train"]["agnostic_loss"] for result in found]
+        losses[value] = sum(worst) / len(worst) if len(worst) == len(row.to_run) else None
     return losses, [error for _, error in failed]
 
 

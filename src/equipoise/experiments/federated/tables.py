@@ -3,18 +3,19 @@
 import math
 from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import product
 
 from equipoise.experiments import paper
 from equipoise.experiments.comparison import count_seeds, sheet
 from equipoise.experiments.federated import rows as rows_
 from equipoise.experiments.federated import settings
 from equipoise.experiments.federated.compute import gather
-from equipoise.experiments.federated.rows import ALL, CIFAR, DEFAULT, DIGITS, MNIST, TABLES, Wanted
+from equipoise.experiments.federated.rows import ALL, CIFAR, DEFAULT, DIGITS, MNIST, TABLES
 from equipoise.experiments.federated.scores import HEADS, METRICS, OUTPUTS, Entry, Metric, paired, printed_in, score
-from equipoise.experiments.federated.settings import EVALUATION_DATA, METHODS, SEEDS
+from equipoise.experiments.federated.settings import EVALUATION_DATA, METHODS, SEEDS, Run
 from equipoise.experiments.item import Item, Request, item
 from equipoise.experiments.paper import Preset
-from equipoise.experiments.render import MARKS, Page, Sheet, grid
+from equipoise.experiments.render import Page, Sheet, grid
 from equipoise.experiments.results import Result
 
 _DIGITS: dict[str, int] = {"accuracy": 2, "agnostic_loss": 3, "accuracy_parity": 2}
@@ -25,17 +26,18 @@ TAKES = frozenset({"preset", "methods", "seeds", "rounds", "device", "precision"
 TAKES_TASK = TAKES | {"task"}
 
 
-def wanted(request: Request, tasks: Sequence[str], methods: Sequence[str]) -> list[Wanted]:
+def wanted(request: Request, tasks: Sequence[str], methods: Sequence[str]) -> list[Run]:
     """Rows on tasks: the requested methods, or all, then the user's own."""
     own = dict(request.own)
     named = [name for name in request.methods or () if name not in own]
     found = rows_.rows(request.task or tasks, [*(named or methods), *own], request.settings, own)
-    return [one._replace(task=settings.sized(one.task, request.rounds)) for one in found]
+    return [one.asked(request.rounds, request.seeds, request.precision) for one in found]
 
 
-def group(request: Request, name: str) -> list[Wanted]:
+def group(request: Request, name: str) -> list[Run]:
     """The rows of a table with its own kind of runs."""
-    return rows_.wanted(name, request.settings, request.rounds, request.methods, dict(request.own))
+    found = rows_.wanted(name, request.settings, request.methods, dict(request.own))
+    return [one.asked(request.rounds, request.seeds, request.precision) for one in found]
 
 
 # ------------------------------------------------------------------------------- three metrics beside the paper's
@@ -70,7 +72,12 @@ def _table(
             _show_scores(page, f"{label}, {_described(task, entries, request)}", entries)
         say_absent(page, asked, {(entry.task, entry.name) for entry in found})
         say_untuned(page, {entry.name for entry in found})
-        _say_error(page, found)
+        counts = sorted({len(entry.seeds) for entry in found if len(entry.seeds) > 1})
+        errors = ", ".join(f"{math.sqrt(n - 1):.2g} for {n} seeds" for n in counts)
+        if errors:
+            page.say(
+                f"± is the standard deviation over the seeds; divided by √(n − 1), {errors}, it is the standard error."
+            )
         if note and any(entry.claimed for entry in found):
             page.say(note)
         _show_conversions(page, found)
@@ -119,41 +126,26 @@ def table_text(request: Request) -> None:
     """Four methods with the settings of the text."""
     page = Page(request, "table-text", "CIFAR-10 with the settings of the paper's text")
     request = replace(request, preset="text")
-    rows = group(request, page.name)
-    found = gather(request, page.name, rows)
+    asked = group(request, page.name)
+    found = gather(request, page.name, asked)
     for task, entries in by_task(found):
         _show_scores(page, f"ResNet18, {_described(task, entries, request)}", entries)
         page.say("The paper's numbers are those of tab:3, which other settings have made: none is claimed.")
-        page.show(_every_output(entries))
-        to_ls = _to_ls(entries)
-        if to_ls.rows:
-            page.show(to_ls)
-    say_absent(page, rows, {(entry.task, entry.name) for entry in found})
-    _finish(page, found, request.settings)
-
-
-def _every_output(rows: Sequence[Entry]) -> Sheet:
-    """All outputs of the same runs, and how well they fit the training samples."""
-    lines = []
-    for entry in rows:
-        for output in OUTPUTS:
+        lines = []
+        for entry, output in product(entries, OUTPUTS):
             scores = [entry.score(metric, output).text(_DIGITS[metric]) for metric in METRICS]
             fit = entry.score("accuracy", output, "train").text(_DIGITS["accuracy"])
             lines.append((entry.name, output, *scores, fit))
-    heads = ("method", "output", "accuracy ↑", "agnostic loss ↓", "parity ↓", "training")
-    return Sheet("every output of the same runs; training: accuracy on the training samples", heads, tuple(lines))
-
-
-def _to_ls(rows: Sequence[Entry]) -> Sheet:
-    """The methods' reported numbers minus those of LS, on the seeds that both have."""
-    base = next((entry for entry in rows if entry.name == "LS"), None)
-    found = {entry.name: {} if base is None or entry is base else entry.less(base) for entry in rows}
-    lines = (
-        (name, str(len(of["accuracy"])), *(score(of[m]).text(_DIGITS[m], signed=True) for m in METRICS))
-        for name, of in found.items()
-        if of
-    )
-    return Sheet("difference to LS on the same seeds", ("method", "seeds", *HEADS.values()), tuple(lines))
+        heads = ("method", "output", "accuracy ↑", "agnostic loss ↓", "parity ↓", "training")
+        every = "every output of the same runs; training: accuracy on the training samples"
+        page.show(Sheet(every, heads, tuple(lines)))
+        less = {a.name: a.less(b) for a in entries for b in entries if b.name == "LS" != a.name}
+        shown = {name: [score(of[m]).text(_DIGITS[m], signed=True) for m in METRICS] for name, of in less.items() if of}
+        if shown:
+            rows = tuple((name, str(len(less[name]["accuracy"])), *texts) for name, texts in shown.items())
+            page.show(Sheet("difference to LS on the same seeds", ("method", "seeds", *HEADS.values()), rows))
+    say_absent(page, asked, {(entry.task, entry.name) for entry in found})
+    _finish(page, found, request.settings)
 
 
 @item("tab:4", "appendix B.2", TAKES_TASK)
@@ -260,36 +252,27 @@ def _show_differences(page: Page, found: Sequence[Entry], bases: Mapping[str, st
 
     If none are named, to LS, for partial classes: the class draw affects a method and LS in the same way.
     """
-    # A deviation of differences needs two common seeds.
-    seeds = {(entry.task, entry.name): set(entry.seeds) for entry in found}
     pairs = [
         pair
         for pair in paired(found, bases)
-        if (bases is not None or "class" in pair.task)
-        and len(seeds[pair.task, pair.method] & seeds[pair.task, pair.base]) > 1
+        if (bases is not None or "class" in pair.task) and len(pair.seeds) > 1  # one seed has no deviation
     ]
     for task in dict.fromkeys(pair.task for pair in pairs):
-        own = {(pair.method, pair.metric): pair for pair in pairs if pair.task == task}
-        others = {pair.base for pair in own.values()}
-        title = f"{task}: difference {f'to {min(others)} ' if len(others) == 1 else ''}on the same seeds"
-        rows = []
-        for method, base in dict.fromkeys((pair.method, pair.base) for pair in own.values()):
-            texts = [method if len(others) == 1 else f"{method} − {base}"]
-            for metric in METRICS:
-                p = own.get((method, metric))
-                texts += ["", ""] if p is None else [f"{p.ours.text(signed=True)} {MARKS[p.within]}", f"{p.paper:+.3f}"]
-            rows.append(tuple(texts))
-        heads = [text for head in HEADS.values() for text in (head, "paper")]
-        page.show(Sheet(title, ("method", *heads), tuple(rows)))
+        own = [pair for pair in pairs if pair.task == task]
+        others = {pair.base for pair in own}
+        to = f"to {min(others)} " if len(others) == 1 else ""
+        named = own if to else [replace(pair, method=f"{pair.method} − {pair.base}") for pair in own]
+        title = f"{task}: difference {to}on the same seeds"
+        page.show(sheet(title, named, HEADS, seeds=False, blank=True))
     if not pairs:
         return
-    inside = sum(pair.within for pair in pairs)
+    inside = sum(bool(pair.within) for pair in pairs)
     to = "to LS " if bases is None else ""
     page.say(f"{inside} of {len(pairs)} of the paper's differences {to}within two standard deviations of ours")
     page.list(
         [
             f"outside: {pair.method} − {pair.base} on {pair.task}, {pair.metric}: "
-            f"{pair.ours.text(4, signed=True)}, paper {pair.paper:+.3f}"
+            f"{pair.ours.text(4, signed=True)}, paper {pair.printed()}"
             for pair in pairs
             if not pair.within
         ]
@@ -319,30 +302,14 @@ def _say_verdict(page: Page, found: Sequence[Entry]) -> None:
     )
 
 
-def say_absent(page: Page, rows: Sequence[Wanted], shown: Container[tuple[str, str]]) -> None:
-    """Name the requested rows that have no runs; says nothing if all or none have runs.
-
-    Args:
-        page: The page.
-        rows: The requested rows.
-        shown: Task and method of the rows that the tables show.
-    """
-    lacking = [one for one in rows if (one.task_name, one.name) not in shown]
+def say_absent(page: Page, rows: Sequence[Run], shown: Container[tuple[str, str]]) -> None:
+    """Name the requested rows that are not shown, given as task and method; says nothing if all or none are shown."""
+    lacking = [one for one in rows if (one.task_name, one.title) not in shown]
     tasks: dict[str, dict[str, None]] = {}
     for one in lacking:
-        tasks.setdefault(one.task_name, {})[one.name] = None
+        tasks.setdefault(one.task_name, {})[one.title] = None
     if lacking and len(lacking) < len(rows):
         page.say("Not shown, for want of runs: " + "; ".join(f"{t}: {', '.join(m)}" for t, m in tasks.items()))
-
-
-def _say_error(page: Page, found: Sequence[Entry]) -> None:
-    """Say what ± means, and how to get the standard error."""
-    counts = sorted({len(entry.seeds) for entry in found if len(entry.seeds) > 1})
-    errors = ", ".join(f"{math.sqrt(n - 1):.2g} for {n} seeds" for n in counts)
-    if errors:
-        page.say(
-            f"± is the standard deviation over the seeds; divided by √(n − 1), {errors}, it is the standard error."
-        )
 
 
 def say_untuned(page: Page, shown: Container[str]) -> None:
@@ -362,8 +329,9 @@ def _finish(page: Page, found: Sequence[Entry], preset: Preset) -> None:
 
 
 def described(request: Request, task: str) -> str:
-    """A task with the precision of its runs."""
-    return f"{task}, {settings.precision_of(task, request.precision)}"
+    """A task with the precision of its runs, if it is not the engine's choice."""
+    precision = settings.precision_of(task, request.precision)
+    return task if precision is None else f"{task}, {precision}"
 
 
 def by_task(found: Sequence[Entry]) -> Iterator[tuple[str, list[Entry]]]:
@@ -374,9 +342,7 @@ def by_task(found: Sequence[Entry]) -> Iterator[tuple[str, list[Entry]]]:
 
 def _described(task: str, rows: Sequence[Entry], request: Request) -> str:
     """The task with its seeds, and its precision if the user chose it."""
-    precision = settings.precision_of(task, request.precision)
-    task = task if precision is None else f"{task}, {precision}"
-    seeds = rows[0].seeds
+    task, seeds = described(request, task), rows[0].seeds
     if _is_uneven(rows):
         return f"{task}, seeds as there are"
     if seeds == SEEDS:

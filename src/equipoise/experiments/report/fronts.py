@@ -41,7 +41,12 @@ def explored(sources: Sources) -> list[Record]:
     for path, record in sources.solved:
         weights = short(torch.tensor(record["preferences"], dtype=torch.float64))
         key = _key(record["problem"], weights, record["seeds"])
-        _add(sets.setdefault(key, _empty(record, weights)), path, record)
+        found = sets.setdefault(key, _of_the_user(record, weights))
+        taken = {method["name"] for method in found["methods"]}
+        name = record["method"] if record["method"] not in taken else f"{record['method']} ({path.name})"
+        losses = torch.tensor(record["losses"], dtype=torch.float64)
+        found["methods"].append({"name": name, "losses": short(losses), "own": True})
+        found["command"] = "\n".join(filter(None, [found["command"], _command(path, record)]))
     found_sets = list(sets.values())
     return found_sets[known:] + found_sets[:known]
 
@@ -52,21 +57,20 @@ def _key(problem: str, weights: object, seeds: list[int]) -> str:
 
 def table_cells(sources: Sources, preset: Preset) -> list[synthetic.TableCell]:
     """The cells of tab:hv, for problems that have cells other than those of the preset `published`."""
-    rows = {row.method: row for row in synthetic.settings(preset)}
-    usual = {row.method: row for row in synthetic.settings("published")}
-
-    def is_own(cell: synthetic.TableCell) -> bool:
-        name, method = cell.problem, cell.method
-        mine = synthetic.cell_spec(preset, name, rows[method], 0)
-        return preset == "published" or mine != synthetic.cell_spec("published", name, usual[method], 0)
-
     cells = synthetic.table(sources.cells, preset)
-    shown = {cell.problem for cell in cells if is_own(cell)}
-    known = [cell for cell in cells if cell.problem in shown]
-    return [*known, *(_of_the_user(sources) if preset == "published" else ())]
+    if preset == "published":
+        return [*cells, *_further(sources)]
+    rows, usual = ({row.method: row for row in synthetic.settings(which)} for which in (preset, "published"))
+
+    def spec(which: Preset, cell: synthetic.TableCell, row: synthetic.Setting) -> object:
+        return synthetic.cell_spec(which, cell.problem, row, 0)
+
+    own = (c for c in cells if spec(preset, c, rows[c.method]) != spec("published", c, usual[c.method]))
+    shown = {cell.problem for cell in own}
+    return [cell for cell in cells if cell.problem in shown]
 
 
-def _of_the_user(sources: Sources) -> list[synthetic.TableCell]:
+def _further(sources: Sources) -> list[synthetic.TableCell]:
     """Methods that are not in the table, on its problems and with its seeds.
 
     Of several with one name, as after an edit of the code, the latest is used.
@@ -76,8 +80,7 @@ def _of_the_user(sources: Sources) -> list[synthetic.TableCell]:
     runs: dict[str, dict[int, Cell]] = {}
     for cell in sources.cells.cells:
         if cell.spec.get("experiment") == "synthetic" and cell.names.get("method", "?") not in known:
-            same = {key: of for key, of in cell.spec.items() if key != "seed"}
-            runs.setdefault(digest(same), {})[cell.spec["seed"]] = cell
+            runs.setdefault(digest({**cell.spec, "seed": 0}), {})[cell.spec["seed"]] = cell
     whole = [[of[seed] for seed in synthetic.SEEDS] for of in runs.values() if set(synthetic.SEEDS) <= of.keys()]
     last: dict[tuple[str, str], list[Cell]] = {}
     for cells in sorted(whole, key=lambda cells: max(cell.when for cell in cells)):
@@ -98,36 +101,28 @@ def _of_table(preset: Preset, name: str, cells: list[synthetic.TableCell]) -> Re
     return {
         "title": name if preset == "published" else f"{name}, settings of the paper’s text",
         "group": "tab:hv",
-        **_problem(synthetic.problem_of(name, preset)),
+        **_front(synthetic.problem_of(name, preset)),
         "preferences": short(preference.linspace(synthetic.PREFERENCES)),
         "seeds": list(synthetic.SEEDS),
-        "methods": [_method(cell.method, torch.tensor(cell.losses, dtype=torch.float64)) for cell in cells],
+        "methods": [{"name": cell.method, "losses": short(cell.points)} for cell in cells],
         "command": hv_command(preset),
         "note": synthetic.on_other_rays(preset),
     }
 
 
-def _empty(record: Record, weights: object) -> Record:
+def _of_the_user(record: Record, weights: object) -> Record:
     """A set for a run of the user, still without the run."""
     known, m = problems().get(record["problem"]), len(record["preferences"][0])
     return {
         "title": f"{record['problem']}, {len(record['preferences'])} preferences",
         "group": "your runs",
-        **(_problem(known) if known is not None and known.m == m else {"front": [], "objectives": m}),
+        **(_front(known) if known is not None and known.m == m else {"front": [], "objectives": m}),
         "preferences": weights,
         "seeds": record["seeds"],
         "methods": [],
         "command": "",
         "note": "",
     }
-
-
-def _add(to: Record, path: Path, record: Record) -> None:
-    taken = {method["name"] for method in to["methods"]}
-    name = record["method"] if record["method"] not in taken else f"{record['method']} ({path.name})"
-    losses = torch.tensor(record["losses"], dtype=torch.float64)
-    to["methods"].append({**_method(name, losses), "own": True})
-    to["command"] = "\n".join(filter(None, [to["command"], _command(path, record)]))
 
 
 def _command(path: Path, record: Record) -> str:
@@ -138,12 +133,8 @@ def _command(path: Path, record: Record) -> str:
     return shlex.join([*words, "--json", str(path)])
 
 
-def _problem(problem: KnownFront) -> Record:
+def _front(problem: KnownFront) -> Record:
     """The front of a problem; of two objectives in order, so that it can be drawn as a line."""
     front = problem.front(POINTS if problem.m == 2 else SCATTERED)
     front = front[metrics.non_dominated(front)] if problem.m == 2 else front
     return {"front": short(front), "objectives": problem.m}
-
-
-def _method(name: str, losses: torch.Tensor) -> Record:
-    return {"name": name, "losses": short(losses)}

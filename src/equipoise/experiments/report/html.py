@@ -39,8 +39,11 @@ def assemble(template: str, style: str, script: str, record: dict[str, Any], fur
         The page, and its content security policy.
     """
     script = f'"use strict";\n{script}'
+    data = json.dumps(record, separators=(",", ":"), allow_nan=False)
+    # Escape <, as "</script>" or "<!--" would end or change the block; & and line separators to be safe.
+    data = data.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
     policy = f"default-src 'none'; style-src {_source(style)}; script-src {_source(script)}; img-src data:{further}"
-    return Template(template).substitute(policy=policy, style=style, script=script, data=_as_json(record)), policy
+    return Template(template).substitute(policy=policy, style=style, script=script, data=data), policy
 
 
 def read_part(name: str) -> str:
@@ -51,9 +54,3 @@ def read_part(name: str) -> str:
 def _source(text: str) -> str:
     """A source of a content security policy: this text and no other."""
     return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
-
-
-def _as_json(record: dict[str, Any]) -> str:
-    text = json.dumps(record, separators=(",", ":"), allow_nan=False)
-    # Escape <, as "</script>" or "<!--" would end or change the block; & and line separators to be safe.
-    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")

@@ -85,7 +85,12 @@ def read(given: Sequence[Path], behind: Sequence[Path] = ()) -> Sources:
         if path.suffix == ".jsonl":
             logs.append(read_log(path))
             continue
-        record = _json(path)
+        try:
+            with path.open("rb") as file:
+                record = parse_json(file.read(LARGEST_JSON + 1))
+        except (DamagedFileError, OSError) as error:
+            warnings.warn(f"{path} is ignored: {error}", CellWarning, stacklevel=2)
+            record = None
         if isinstance(record, dict) and not solved_fault(record):
             solved.append((path, record))
         else:
@@ -126,12 +131,3 @@ def _row(line: bytes) -> dict[str, Any] | None:
 
 def _finite(value: object) -> float | None:
     return float(value) if is_number(value) and math.isfinite(value) else None  # type: ignore[arg-type]
-
-
-def _json(path: Path) -> object:
-    try:
-        with path.open("rb") as file:
-            return parse_json(file.read(LARGEST_JSON + 1))
-    except (DamagedFileError, OSError) as error:
-        warnings.warn(f"{path} is ignored: {error}", CellWarning, stacklevel=2)
-        return None

@@ -1,6 +1,6 @@
 """The tables of the page: our numbers, the paper's, and whether they agree."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, get_args
 
@@ -32,30 +32,38 @@ def hypervolumes(sources: Sources) -> list[Record]:
 
 def _hypervolumes(preset: Preset, cells: Sequence[synthetic.TableCell]) -> Record:
     published, note = preset == "published", synthetic.on_other_rays(preset)
-    claimed = [cell.volume.within for cell in cells if cell.volume.within is not None]
-    known = {(cell.method, cell.problem): _cell(cell.volume, claimed=published) for cell in cells}
+    agree = [cell.volume.within for cell in cells if cell.volume.within is not None]
+    counted = f"{sum(agree)} of {len(agree)} numbers within tolerance of the paper’s{synthetic.without_claim(cells)}. "
+    nothing = "The settings are not those that made the paper’s numbers: nothing is claimed. "
+    rows: dict[str, dict[str, Number]] = {}
+    for one in (cell.volume for cell in cells):
+        rows.setdefault(one.method, {})[one.task] = replace(one, claimed=one.claimed and published)
     return {
         "title": f"tab:hv: hypervolume{'' if published else ', settings of the paper’s text'}",
-        "summary": f"{sum(claimed)} of {len(claimed)} numbers within tolerance of the paper’s"
-        f"{synthetic.without_claim(cells)}. "
-        if published
-        else "The settings are not those that made the paper’s numbers: nothing is claimed. ",
+        "summary": counted if published else nothing,
         "note": f"Mean over the seeds {', '.join(map(str, synthetic.SEEDS))}; larger is better, best in bold."
         f"{note and f' {note}.'}",
         "digits": 4,
-        "columns": [{"label": name, "best": "high"} for name in synthetic.PROBLEMS],
-        "rows": [
-            {"method": name, "cells": [known.get((name, problem)) for problem in synthetic.PROBLEMS]}
-            for name in dict.fromkeys(cell.method for cell in cells)
-        ],
+        **_columns(rows, dict.fromkeys(synthetic.PROBLEMS, "high")),
         "command": hv_command(preset),
     }
 
 
-def _cell(number: Number, *, claimed: bool) -> Record:
+def _columns(rows: Mapping[str, Mapping[str, Number]], best: Mapping[str, str]) -> Record:
+    """The numbers of each method by column, for columns of which the high or the low ones are best."""
+    return {
+        "columns": [{"label": HEADS.get(name, name).rstrip(" ↑↓"), "best": which} for name, which in best.items()],
+        "rows": [
+            {"method": method, "cells": [_cell(of[name]) if name in of else None for name in best]}
+            for method, of in rows.items()
+        ],
+    }
+
+
+def _cell(number: Number) -> Record:
     """A number beside the paper's, with whether both agree, if that is claimed."""
     ours, theirs = (short(value, EXACT) for value in number.ours), number.paper
-    values = (*ours, theirs and theirs.mean, theirs and theirs.std, number.within if claimed else None)
+    values = (*ours, theirs and theirs.mean, theirs and theirs.std, number.within)
     return dict(zip(("ours", "std", "paper", "paper_std", "agrees"), values, strict=True))
 
 
@@ -69,11 +77,12 @@ def scores(runs: TaskRuns) -> list[Record]:
     by_name = {entry.name: entry for entry in runs.entries}
     standard = [entry for entry in runs.entries if entry.name in USUAL]
     ratios = [entry for entry in runs.entries if ", ratio" in entry.name]
-    apart = {MOMENTUM} if _is_stch(runs) else set()
-    taken = {*USUAL, *apart, *(entry.name for entry in ratios)}
+    # tab:stch has the tasks on CIFAR-10, with these settings.
+    stch = MOMENTUM in by_name and runs.title.startswith("cifar") and runs.options is not None and runs.usual
+    taken = {*USUAL, *([MOMENTUM] if stch else []), *(entry.name for entry in ratios)}
     others = [entry for entry in runs.entries if entry.name not in taken]
     tables = [_table(runs.only(standard), "tab:3", runs.title)] if standard else []
-    if MOMENTUM in by_name and apart:
+    if stch:
         own = runs.only([by_name[name] for name in TABLES["table-stch"] if name in by_name])
         tables.append(_table(own, "tab:stch", runs.title, own.command("table-stch")))
     if ratios:
@@ -84,31 +93,17 @@ def scores(runs: TaskRuns) -> list[Record]:
     return tables
 
 
-def _is_stch(runs: TaskRuns) -> bool:
-    """Whether tab:stch has this task, with these settings."""
-    return runs.title.startswith("cifar") and runs.options is not None and runs.usual
-
-
 def _table(runs: TaskRuns, label: str, title: str, command: str | None = None) -> Record:
     """The three metrics; the label is the paper's, for a table that can be compared with it."""
-    numbers = [number for entry in runs.entries for number in entry.numbers()]
-    claimed = [number.within for number in numbers if number.within is not None]
-    inside = f"{sum(map(bool, claimed))} of {len(claimed)} numbers"
+    rows = {entry.name: {number.metric: number for number in entry.numbers()} for entry in runs.entries}
+    agree = [number.within for of in rows.values() for number in of.values() if number.within is not None]
+    inside = f"{sum(agree)} of {len(agree)} numbers"
     seeds = count_seeds(len(entry.seeds) for entry in runs.entries)
     return {
-        "title": f"{label}: {title}" if label and claimed else title,
-        "summary": f"{inside} within {ALLOWED:g} of the paper’s standard deviations. " if claimed else "",
+        "title": f"{label}: {title}" if label and agree else title,
+        "summary": f"{inside} within {ALLOWED:g} of the paper’s standard deviations. " if agree else "",
         "note": f"Mean and standard deviation over {seeds}, on the test set; the best is bold.",
         "digits": 3,
-        "columns": [{"label": head.rstrip(" ↑↓"), "best": "high" if "↑" in head else "low"} for head in HEADS.values()],
-        "rows": [
-            {"method": entry.name, "cells": [_cell(_claimed(number), claimed=True) for number in entry.numbers()]}
-            for entry in runs.entries
-        ],
+        **_columns(rows, {metric: "high" if "↑" in head else "low" for metric, head in HEADS.items()}),
         "command": runs.table_command if command is None else command,
     }
-
-
-def _claimed(number: Number) -> Number:
-    """The number, without the paper's if both cannot be compared."""
-    return number if number.claimed else replace(number, paper=None)

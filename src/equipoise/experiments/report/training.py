@@ -48,11 +48,6 @@ class TaskRuns:
     usual: bool = True
     preference: str = ""
 
-    @property
-    def in_items(self) -> bool:
-        """Whether `reproduce` has it, or only `fl`."""
-        return self.usual and not any(_VALUED.fullmatch(entry.name) for entry in self.entries)
-
     def only(self, entries: list[Entry]) -> "TaskRuns":
         """The same with some of the methods."""
         return replace(self, entries=entries)
@@ -70,7 +65,8 @@ class TaskRuns:
         if self.options is None:
             other = self.task == "cifar-rotation" and " loss" in self.title.split(", ")[1]
             return "equipoise reproduce table-evaluation-data" if other else "made by a run of your own"
-        if self.in_items:
+        # `reproduce` has only runs in which all clients take part, with the paper's values; `fl` has the others.
+        if self.usual and not any(_VALUED.fullmatch(entry.name) for entry in self.entries):
             options = self.options if tasked else self.options[2:]  # they begin with the task
             return shlex.join(["equipoise", "reproduce", item, *options, *words])
         names = dict.fromkeys(entry.name for entry in self.entries)
@@ -136,7 +132,8 @@ def _task_runs(label: str, found: list[list[Cell]]) -> TaskRuns:
     entries = sorted(named.values(), key=lambda entry: order.get(entry.name, 99))
     options = None
     if usual is not None and label in {task, f"{task}, settings of the paper's text"} and not preference:
-        options = ["--task", task, *_seeds(entries)]
+        seeds = max((entry.seeds for entry in entries), key=len, default=())
+        options = ["--task", task, *(["--seeds", ",".join(map(str, seeds))] if seeds != SEEDS else [])]
         options += ["--rounds", str(rounds)] if rounds != usual.rounds else []
         options += ["--preset", "text"] if label != task else []
         options += ["--precision", precision] if precision != normal else []
@@ -144,11 +141,6 @@ def _task_runs(label: str, found: list[list[Cell]]) -> TaskRuns:
     if any("round_loss" in cell.result for cells in found for cell in cells):
         extra.append("training loss along the local steps")
     return TaskRuns(task, ", ".join([label, *extra]), entries, rounds, options, not part, preference)
-
-
-def _seeds(entries: Sequence[Entry]) -> list[str]:
-    seeds = max((entry.seeds for entry in entries), key=len, default=())
-    return ["--seeds", ",".join(map(str, seeds))] if seeds != SEEDS else []
 
 
 def _entries(task: str, cells: Sequence[Cell], *, claimed: bool) -> list[Entry]:

@@ -48,7 +48,7 @@ def fig_vlmop2(request: Request) -> None:
     """Ten methods on VLMOP2."""
     wanted = {name for row in _FIG2 for name in row}
     rows = [row for row in settings.settings(request.settings) if row.method in wanted]
-    found = {cell.method: _tensor(cell.losses) for cell in provide(request, ["VLMOP2"], rows)}
+    found = {cell.method: cell.points for cell in provide(request, ["VLMOP2"], rows)}
     problem = VLMOP2()
     panels = [[(problem, method, found[method]) for method in row] for row in _FIG2]
     titles = {"OMDgd-TCH": "OMD-TCH", "AdaOMDgd-TCH": "AdaOMD-TCH"}
@@ -72,7 +72,7 @@ def fig_overview(request: Request) -> None:
     rows.append(settings.own_row("equipoise", ours))
     problem, weights = VLMOP2(), preference.linspace(settings.PREFERENCES)
     cells = {cell.method: cell for cell in provide(request, ["VLMOP2"], rows)}
-    panels = [[(problem, method, _tensor(cells[method].losses)) for method in _OVERVIEW]]
+    panels = [[(problem, method, cells[method].points) for method in _OVERVIEW]]
     titles = {method: f"{title}\n{_off(cells[method].imbalance)}" for method, title in _OVERVIEW.items()}
     figure = front_grid(panels, weights, titles, size=1.6)
     figure.axes[0].set(xticks=(0, 0.5, 1), yticks=(0, 0.5, 1))  # shared by all panels
@@ -90,7 +90,7 @@ def _off(imbalance: float) -> str:
 def fig_fronts(request: Request) -> None:
     """All methods on all problems."""
     cells = provide(request, settings.PROBLEMS, settings.settings(request.settings))
-    found = {(c.method, c.problem): _tensor(c.losses) for c in cells}
+    found = {(c.method, c.problem): c.points for c in cells}
     for name, names in _FRONTS.items():
         panels = [
             [(settings.problem_of(problem, request.settings), method, found[method, problem]) for method in names]
@@ -219,8 +219,3 @@ def _archive_panel(axes: Axes, iterates: Tensor, state: AdaptiveState) -> None:
             axes.scatter(point[0], point[1], s=30 + 40 * gamma, color=BLUE, zorder=3)
             label, colour = f"$\\theta^{{({t})}}$  $\\gamma$ = {gamma:g}", BLACK
         axes.annotate(label, point, xytext=(6, 5), textcoords="offset points", fontsize=7, color=colour)
-
-
-def _tensor(losses: list[list[list[float]]]) -> Tensor:
-    """Losses from cells, (seeds, preferences, m)."""
-    return torch.tensor(losses, dtype=torch.float64)

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import torch
+from torch import Tensor
 
 from equipoise import metrics, preference
 from equipoise.conversion import Adaptive, Average, Conversion, Last
@@ -223,7 +224,8 @@ class TableCell(NamedTuple):
     imbalance: float
     """Median over seeds and preferences of largest/smallest w_i f_i − 1, without diverged runs."""
     diverged: int
-    losses: list[list[list[float]]]
+    points: Tensor
+    """The losses, (seeds, preferences, 2)."""
 
     @property
     def numbers(self) -> tuple[Number, ...]:
@@ -278,12 +280,11 @@ def table_cell(method: str, problem: str, seeds: Sequence[int], results: Sequenc
     theirs, allowed = paper.HYPERVOLUMES.get(method, {}).get(problem), tolerance(method, problem)
     claimed = allowed is not None and tuple(seeds) == SEEDS
     volume = Number(problem, method, "hypervolume", tuple(seeds), ours, theirs, claimed, allowed)
-    losses, w = [r["losses"] for r in results], preference.linspace(PREFERENCES)
-    points = torch.tensor(losses, dtype=torch.float64)
+    points, w = torch.tensor([r["losses"] for r in results], dtype=torch.float64), preference.linspace(PREFERENCES)
     known = [value for value in metrics.imbalance(points, w).flatten().tolist() if not math.isnan(value)]
     imbalance = statistics.median(known) if known else math.nan
     diverged = sum(r["diverged"] for r in results)
-    return TableCell(method, problem, volume, float(metrics.tch(points, w).nanmean()), imbalance, diverged, losses)
+    return TableCell(method, problem, volume, float(metrics.tch(points, w).nanmean()), imbalance, diverged, points)
 
 
 def on_other_rays(preset: Preset) -> str:

@@ -1,12 +1,13 @@
 """The synthetic tables of `equipoise reproduce`: tab:hv, and two claims of the appendix."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Sequence
 
 from rich.table import Table
 
 from equipoise.experiments import jobs
 from equipoise.experiments.item import Request, item
-from equipoise.experiments.render import MARKS, grid, say, wrote_json
+from equipoise.experiments.render import MARKS, crossed, say, wrote_json
 from equipoise.experiments.synthetic import settings
 from equipoise.experiments.synthetic.settings import Setting, TableCell
 
@@ -40,19 +41,22 @@ def table_hv(request: Request) -> None:
     claimed = [cell.volume for cell in cells if cell.volume.within is not None]
     if preset == "published" and claimed:
         outside = [one for one in claimed if not one.within]
-        count = f"{len(claimed) - len(outside)} of {len(claimed)} cells within tolerance of the paper"
-        say(console, count + settings.without_claim(cells))
+        inside = f"{len(claimed) - len(outside)} of {len(claimed)} cells within tolerance of the paper"
+        say(console, inside + settings.without_claim(cells))
         for one in outside:
             where = f"{one.method} on {one.task}: {one.ours.mean:.4f}, paper {one.paper and one.paper.mean:.3f}"
             say(console, f"outside: {where}, difference {one.difference:+.4f}, tolerance {one.tolerance}")
-    console.print(_grid("imbalance: median of largest/smallest w_i f_i − 1", cells, _imbalance))
+    title = "imbalance: median of largest/smallest w_i f_i − 1"
+    console.print(_grid(title, cells, lambda cell: f"{cell.imbalance:.1%}" if cell.imbalance < 10 else "> 999%"))
     note = settings.on_other_rays(preset)
     if note:
         say(console, note)
-    for method, row in _rows(cells):
-        gone = sum(cell.diverged for cell in row)
-        if gone:
-            say(console, f"{method}: {gone} solutions diverged and do not count")
+    gone: Counter[str] = Counter()
+    for cell in cells:
+        gone[cell.method] += cell.diverged
+    for method, count in gone.items():
+        if count:
+            say(console, f"{method}: {count} solutions diverged and do not count")
     wrote_json(console, request.json_file, settings.as_json(cells, preset))
 
 
@@ -62,33 +66,25 @@ def _volume(cell: TableCell, compared: bool) -> str:  # noqa: FBT001
     return f"{mean:.4f}{MARKS[cell.volume.within if compared else None]}\n[dim]{std:.3f} {below}[/dim]"
 
 
-def _below(row: Sequence[TableCell]) -> str:
+def _below(cell: TableCell) -> str:
     """The labels of the lines below a hypervolume."""
-    return "\n[dim]std[/dim]" if row[0].volume.paper is None else "\n[dim]std\npaper\nours − paper[/dim]"
-
-
-def _imbalance(cell: TableCell) -> str:
-    return f"{cell.imbalance:.1%}" if cell.imbalance < 10 else "> 999%"
+    return "\n[dim]std[/dim]" if cell.volume.paper is None else "\n[dim]std\npaper\nours − paper[/dim]"
 
 
 def _grid(
     title: str,
     cells: Sequence[TableCell],
     show: Callable[[TableCell], str],
-    below: Callable[[Sequence[TableCell]], str] = lambda _: "",
+    below: Callable[[TableCell], str] = lambda _: "",
 ) -> Table:
     """A table with a row per method and a column per problem, narrow enough for eighty characters."""
-    problems = [name for name in settings.PROBLEMS if any(cell.problem == name for cell in cells)]
-    table = grid(title, ("method", *problems), wrap=False)
-    for method, row in _rows(cells):
-        by_problem = {cell.problem: cell for cell in row}
-        table.add_row(method + below(row), *(show(by_problem[p]) if p in by_problem else "" for p in problems))
-    return table
-
-
-def _rows(cells: Sequence[TableCell]) -> Iterator[tuple[str, list[TableCell]]]:
-    for method in dict.fromkeys(cell.method for cell in cells):
-        yield method, [cell for cell in cells if cell.method == method]
+    found = {cell.problem for cell in cells}
+    rows: dict[str, dict[str, str]] = {}
+    labels: dict[str, str] = {}
+    for cell in cells:
+        label = labels.setdefault(cell.method, cell.method + below(cell))
+        rows.setdefault(label, {})[cell.problem] = show(cell)
+    return crossed(title, "method", (name for name in settings.PROBLEMS if name in found), rows)
 
 
 # ------------------------------------------------------------------------------- two claims of the appendix
