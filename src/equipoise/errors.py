@@ -94,7 +94,7 @@ class LimitWarning(UserWarning):
 
 
 class BalanceWarning(UserWarning):
-    """An objective has had hardly any gradient, or no samples, for a long time; the message has its name and the remedy.
+    """An objective has had hardly any gradient, or no samples, for long; the message has its name and the remedy.
 
     Examples:
         >>> import warnings

@@ -146,12 +146,16 @@ def test_the_remedy_ends_it():
 def test_a_faint_gradient_is_right_while_the_largest_falls():
     model = Fixed(9.0, 1.0)
     mol = eq.MultiObjective(model, None, [0.5, 0.5], method=(OMD, eq.Last()))
-    look = mol._run.balance.look  # noqa: SLF001
-    for step in range(10, 3001, 10):
+    look = mol._run.balance.look
+    for step in range(25, 3001, 25):
         look(torch.tensor([0.99, 0.01]), torch.tensor([30 * 0.9996**step, 1.0]), step)
-    with pytest.warns(BalanceWarning):  # it has come to rest
-        for step in range(3010, 4501, 10):
+
+    def rest() -> None:
+        for step in range(3025, 4501, 25):
             look(torch.tensor([0.99, 0.01]), torch.tensor([7.0, 1.0]), step)
+
+    with pytest.warns(BalanceWarning):
+        rest()
 
 
 def test_it_changes_nothing(toy, preference, monkeypatch):
@@ -171,7 +175,7 @@ def test_it_changes_nothing(toy, preference, monkeypatch):
 
     monkeypatch.setattr(history.Balance, "look", look)
     often = trained()
-    assert looked == list(range(10, 231, 10))
+    assert looked == list(range(25, 231, 25))
     monkeypatch.setattr(history, "EVERY", 10**9)
     torch.testing.assert_close(often, trained(), rtol=0, atol=0)
 

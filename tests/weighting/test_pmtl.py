@@ -216,7 +216,7 @@ def test_bad_input():
     with pytest.raises(ValueError, match=r"state must be of losses of shape \(3, 2\); found \(1,\)"):
         weighting.update(losses, PMTLState(*(t[0] for t in state)), w, gramian=K)
     with pytest.raises(ValueError, match="references must have 2 entries each; found 3"):
-        PMTL(GRID).init(losses)
+        PMTL(GRID).update(losses, state, w, gramian=K)
     cases: list[tuple[dict[str, Any], str]] = [
         ({"references": ()}, "references must have at least one"),
         ({"references": ((0.5, 0.5), (1.0,))}, "references must all have the same number"),

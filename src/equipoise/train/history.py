@@ -226,7 +226,7 @@ FIRST, MISSED, SURE = 256, 0.05, 3.0
 
 # Objectives without gradient ----------------------------------------------------------------
 
-EVERY, LOOKS, WINDOWS = 10, 25, 4
+EVERY, LOOKS, WINDOWS = 25, 10, 4
 """Steps between two looks, looks in a window, and windows in a row that a warning needs: 1,000 steps."""
 FAINT, NOTHING, LEAST, FALLS = 0.05, 1e-3, 0.1, 0.9
 """A mean λ below FAINT/m is hardly any gradient, below NOTHING/m none. A weighted loss closer than LEAST to the largest

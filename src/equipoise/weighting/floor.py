@@ -55,7 +55,7 @@ def below(value: float, least: float, objective: str, rule: str = "") -> str:
         rule: What is broken; by default that losses lie above the ideal point.
     """
     return (
-        f"{rule or f'losses must not lie below the ideal point, {least:.4g}'}; found {value:.4g} for {objective}. There "
-        "a larger weight asks for less. One noisy batch does no harm; if most are below, the solution is not the one "
-        "that the preference names: give ideal= a point below every loss, or add a constant to the losses"
+        f"{rule or f'losses must not lie below the ideal point, {least:.4g}'}; found {value:.4g} for {objective}. "
+        "There a larger weight asks for less. One noisy batch does no harm; if most are below, the solution is not the "
+        "one that the preference names: give ideal= a point below every loss, or add a constant to the losses"
     )

@@ -73,15 +73,14 @@ class PMTL(Weighting[PMTLState]):
         require(self.target in {"inverse", "direct"}, 'target must be "inverse" or "direct"', self.target)
 
     def init(self, losses: Tensor, **extra: Tensor) -> PMTLState:
-        """Before the first phase; ValueError if the references are for another number of objectives."""
-        m = losses.shape[-1]
-        require(len(self.references[0]) == m, f"references must have {m} entries each", len(self.references[0]))
+        """Before the first phase."""
         step = torch.zeros((*losses.shape[:-1], 1), dtype=torch.int64, device=losses.device)
         return PMTLState(step, torch.zeros_like(step, dtype=torch.bool))
 
     def step(self, seen: Seen, state: PMTLState) -> tuple[Tensor, PMTLState]:
         """Coefficients c, shape (*B, m)."""
         m = seen.losses.shape[-1]
+        require(len(self.references[0]) == m, f"references must have {m} entries each", len(self.references[0]))
         here = restrict(seen)
         apart = self._apart(here)
         active = apply(apart, here.losses) > 0
