@@ -2,9 +2,9 @@
 
     python tools/carry_results.py src/equipoise/experiments/published.jsonl.xz
 
-Revision 3 of SelfTuned and revision 2 of Suffix differ from those before only in steps in which an objective is absent.
-Cells in which every client takes part in every round, and those without clients, are the same runs: they are carried
-over. Cells with absent clients are left out, to be made again.
+Revision 4 of SelfTuned differs from the one before only in steps in which an objective is absent, and where all gains
+were 0 so far. Cells in which every client takes part in every round, and those without clients, are the same runs: they
+are carried over. Cells with absent clients are left out, to be made again.
 """  # noqa: D415
 
 import sys
@@ -15,7 +15,7 @@ from typing import Any
 import equipoise as eq
 from equipoise.experiments.results import Cell, cells_in, pack
 
-REVISIONS = {"SelfTuned": (2, eq.SelfTuned.revision), "Suffix": (1, eq.Suffix.revision)}
+REVISIONS = {"SelfTuned": (3, eq.SelfTuned.revision)}
 """By class: the revision that is carried over, and the one it is carried to."""
 CARRIED = "from an earlier revision: the same run, as no client is absent"
 

@@ -64,8 +64,8 @@ class IdealPointWarning(UserWarning):
         ['IdealPointWarning']
         >>> print(said[0].message)
         losses must not lie below the ideal point, 0; found -0.3 for objective 0 in step 1. There a larger weight asks
-        for less, and the solution is not the one that the preference names. Give ideal= a point below every loss, or
-        add a constant to the losses; this is said once
+        for less. One noisy batch does no harm; if most are below, the solution is not the one that the preference
+        names: give ideal= a point below every loss, or add a constant to the losses; this is said once
         >>> mol = eq.MultiObjective(torch.nn.Linear(1, 1), None, [0.2, 0.8], ideal=-1.0)
         >>> scalar = mol(losses)  # nothing to be said
     """
@@ -94,7 +94,7 @@ class LimitWarning(UserWarning):
 
 
 class BalanceWarning(UserWarning):
-    """An objective has had no gradient or no samples for a long time; the message has its name and the remedy.
+    """An objective has had hardly any gradient, or no samples, for long; the message has its name and the remedy.
 
     Examples:
         >>> import warnings
@@ -107,10 +107,10 @@ class BalanceWarning(UserWarning):
         >>> [one.category.__name__ for one in said]  # once
         ['BalanceWarning']
         >>> print(said[0].message)
-        price has had no gradient for 1000 steps: its weight λ is below 0.0005, and its weighted loss is 99 % below the
-        largest, that of length. What to do: if length cannot fall further, give its best value as ideal=; if the losses
-        have different units, give units="start"; or raise the weight of price, or accept that it is better than asked
-        for; this is said once
+        price has had hardly any gradient for 1000 steps: its weight λ was 0 on average, and its weighted loss is
+        99 % below the largest, that of length. What to do: if length cannot fall much further (noisy labels, a
+        likelihood), give its best value as ideal=; if the losses have different units, give units="start"; or raise the
+        weight of price, or accept that it is better than asked for; this is said once
     """
 
 

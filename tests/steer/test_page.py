@@ -147,8 +147,9 @@ def test_the_page_says_when_the_training_stalls_goes_on_and_ends(server, train, 
     page = visit(server.address)
     await_state(page, "Training, step")
     training.paused.set()
-    page.evaluate("found => hear(found)", {**page.evaluate("state.run"), "age": 34.0})
-    assert "No news for 34 s: the training stalled, or was killed" in page.locator("#state").inner_text()
+    # In one evaluation, so that no state from the server comes between.
+    shows = "age => { hear({...state.run, age}); return document.querySelector('#state').innerText }"
+    assert "No news for 34 s: the training stalled, or was killed" in page.evaluate(shows, 34.0)
     training.paused.clear()
     await_state(page, "Training, step")
     training.end()

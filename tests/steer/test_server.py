@@ -169,16 +169,31 @@ def test_misuse(tmp_path):
         assert len(one.token) >= 32
 
 
+def allow_interrupts():
+    """A process that was started in the background by a shell ignores SIGINT, and its children inherit that."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
 def test_the_command_prints_the_address_once_and_ends_with_ctrl_c(tmp_path):
     command = [sys.executable, "-u", "-m", "equipoise", "steer", str(tmp_path)]
     environment = {**os.environ, "COLUMNS": "40"}  # the address must not be broken
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment) as run:
+    run = subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment,
+        preexec_fn=allow_interrupts,  # noqa: PLW1509
+    )
+    try:
         assert run.stdout is not None
         address = run.stdout.readline().strip()
-        with urllib.request.urlopen(address, timeout=10) as page:  # noqa: S310
+        with urllib.request.urlopen(address, timeout=30) as page:  # noqa: S310
             assert page.status == 200
         run.send_signal(signal.SIGINT)
-        out, err = run.communicate(timeout=30)
+        out, err = run.communicate(timeout=60)
+    finally:
+        run.kill()
     assert run.returncode == 0
     assert err == ""
     assert "the page has ended" in out.replace("\n", " ")

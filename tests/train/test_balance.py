@@ -35,15 +35,16 @@ def run(values: tuple[float, ...], preference: list[float], steps: int = 1100, *
 
 
 UNITS = (
-    "price has had no gradient for 1000 steps: its weight λ is below 0.0005, and its weighted loss is 99 % below the "
-    "largest, that of length. What to do: if length cannot fall further, give its best value as ideal=; if the losses "
-    'have different units, give units="start"; or raise the weight of price, or accept that it is better than asked '
-    "for; this is said once"
+    "price has had hardly any gradient for 1000 steps: its weight λ was 0 on average, and its weighted loss is "
+    "99 % below the largest, that of length. What to do: if length cannot fall much further (noisy labels, a "
+    'likelihood), give its best value as ideal=; if the losses have different units, give units="start"; or raise the '
+    "weight of price, or accept that it is better than asked for; this is said once"
 )
 MISSED = (
-    "price has had no gradient for 1000 steps: its weight λ is below 0.0005, and its weighted loss is 80 % below the "
-    "largest, that of length. What to do: if length cannot fall further, give its best value as ideal=; or raise the "
-    "weight of price, or accept that it is better than asked for; this is said once"
+    "price has had hardly any gradient for 1000 steps: its weight λ was 0 on average, and its weighted loss is "
+    "80 % below the largest, that of length. What to do: if length cannot fall much further (noisy labels, a "
+    "likelihood), give its best value as ideal=; or raise the weight of price, or accept that it is better than asked "
+    "for; this is said once"
 )
 NAMES = ("length", "price")
 
@@ -65,7 +66,7 @@ def test_else_the_ray_misses_the_front():
     ("values", "preference", "settings", "text"),
     [
         # the large loss is the one asked for less
-        ((1.0, 50.0), [0.99, 0.01], {}, "^objective 1 .*if objective 0 cannot fall further.*ideal=; or raise"),
+        ((1.0, 50.0), [0.99, 0.01], {}, "^objective 1 .*if objective 0 cannot fall much further.*ideal=; or raise"),
         (
             (9.0, 1.0, 1.0),
             [0.2, 0.4, 0.4],
@@ -115,6 +116,48 @@ def test_nothing_is_said_in_an_ordinary_run(method):
     assert mol.step == 1500
 
 
+def trap(floor: float, steps: int, **settings: Any) -> eq.MultiObjective:
+    """Two losses with noise on λ; the first cannot fall below `floor`."""
+    torch.manual_seed(0)
+    model = nn.Linear(1, 2, bias=False)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.02)
+    mol = eq.MultiObjective(model, optimizer, {"noisy": 0.5, "clean": 0.5}, **settings)
+    for _ in range(steps):
+        noise = 1 + 0.3 * torch.randn(2)
+        a, b = model.weight.squeeze()
+        mol(torch.stack([floor + (a - 1) ** 2, 0.1 + 0.9 * (b - 1) ** 2]) * noise).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    return mol
+
+
+def test_weights_that_flicker_are_judged_by_their_mean():
+    with pytest.warns(BalanceWarning, match=r"^clean has had hardly any gradient.*noisy cannot fall much further"):
+        mol = trap(0.3, 2500)
+    some = mol.history.duals[-1000:, 1]
+    assert 0 < some.mean() < 0.025
+    assert float(some.max()) > 0.05  # no single step tells
+
+
+def test_the_remedy_ends_it():
+    trap(0.3, 2500, ideal={"noisy": 0.27, "clean": 0.09})  # a warning is an error in tests
+
+
+def test_a_faint_gradient_is_right_while_the_largest_falls():
+    model = Fixed(9.0, 1.0)
+    mol = eq.MultiObjective(model, None, [0.5, 0.5], method=(OMD, eq.Last()))
+    look = mol._run.balance.look
+    for step in range(25, 3001, 25):
+        look(torch.tensor([0.99, 0.01]), torch.tensor([30 * 0.9996**step, 1.0]), step)
+
+    def rest() -> None:
+        for step in range(3025, 4501, 25):
+            look(torch.tensor([0.99, 0.01]), torch.tensor([7.0, 1.0]), step)
+
+    with pytest.warns(BalanceWarning):
+        rest()
+
+
 def test_it_changes_nothing(toy, preference, monkeypatch):
     def trained() -> dict[str, Tensor]:
         ours = toy()
@@ -132,16 +175,16 @@ def test_it_changes_nothing(toy, preference, monkeypatch):
 
     monkeypatch.setattr(history.Balance, "look", look)
     often = trained()
-    assert looked == [100, 200]  # at most every hundred steps
+    assert looked == list(range(25, 231, 25))
     monkeypatch.setattr(history, "EVERY", 10**9)
     torch.testing.assert_close(often, trained(), rtol=0, atol=0)
 
 
 def test_where_a_device_must_not_be_waited_for_it_is_said_a_call_later(as_accelerator):
     with as_accelerator():
-        run((87.0, 1.0), [0.5, 0.5], 1099)  # 1,100 calls: the last step is not committed yet
+        run((87.0, 1.0), [0.5, 0.5], 999)  # 1,000 calls: the last step is not committed yet
         with pytest.warns(BalanceWarning, match="objective 1") as said:
-            run((87.0, 1.0), [0.5, 0.5], 1100)
+            run((87.0, 1.0), [0.5, 0.5], 1000)
     assert said[0].filename == __file__
 
 

@@ -398,3 +398,40 @@ def test_huge_finite_losses_leave_a_finite_state(batch: tuple[int, ...], at: set
         assert bool(torch.isfinite(c).all())
         torch.testing.assert_close(state.dual.sum(-1), torch.ones(batch, dtype=torch.float64))
     assert all(bool(torch.isfinite(x).all()) for x in state)
+
+
+@pytest.mark.parametrize("share", [0.5, 0.1], ids=["alternating", "a tenth"])
+def test_objectives_that_are_never_in_the_same_step_are_balanced(share):
+    """x² and 6 (x − 2)² for a number x, one of them a step: both are equal at x = 1.42."""
+    weighting, w = eq.SelfTuned(), torch.tensor([0.5, 0.5], dtype=torch.float64)
+    state, draw, x = weighting.init(w), torch.Generator().manual_seed(1), 0.0
+    weighted = torch.zeros(2, dtype=torch.float64)
+    for step in range(4000):
+        second = step % 2 == 0 if share == 0.5 else bool(torch.rand((), generator=draw) < share)
+        mask = torch.tensor([not second, second])
+        gains = torch.tensor([x**2, 6 * (x - 2) ** 2], dtype=torch.float64)
+        c, state = weighting.update(torch.where(mask, gains, 0.0), state, w, mask=mask)
+        x -= 0.04 * (c[0].item() * 2 * x + c[1].item() * 12 * (x - 2))
+        if step >= 2000:
+            weighted += gains / 2000
+    assert float(weighted.max() / weighted.min()) == pytest.approx(1.0, abs=0.1)
+
+
+def test_an_objective_that_is_never_there_keeps_its_part():
+    weighting, w = eq.SelfTuned(youth=0), torch.full((3,), 1 / 3, dtype=torch.float64)
+    state, mask = weighting.init(w), torch.tensor([True, True, False])
+    for _ in range(8):
+        _, state = weighting.update(torch.tensor([3.0, 1.0, 0.0], dtype=torch.float64), state, w, mask=mask)
+    assert state.presence.tolist() == [1.0, 1.0, 0.0]
+    assert state.anchor[2].item() == pytest.approx(1 / 3, abs=1e-9)
+    assert state.anchor[0].item() > 0.4
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=["one run", "tensors"])
+def test_losses_that_begin_at_zero_are_heeded_later(dtype):
+    weighting, w = eq.SelfTuned(), torch.tensor([0.5, 0.5], dtype=dtype)
+    state = weighting.init(w)
+    for step in range(200):
+        losses = torch.zeros(2, dtype=dtype) if step < 3 else torch.tensor([3.0, 1.0], dtype=dtype)
+        _, state = weighting.update(losses, state, w)
+    assert weighting.weights(state)[0].item() > 0.95

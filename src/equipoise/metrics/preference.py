@@ -97,6 +97,8 @@ def _weighted(losses: Tensor, preference: Tensor | Sequence[float], ideal: float
 
 def _fitting(losses: Tensor, preference: Tensor | Sequence[float]) -> Tensor:
     """The preference as a tensor, or a ValueError if it is not for these losses."""
+    given: object = losses
+    require(isinstance(given, Tensor), "losses must be a tensor", lambda: type(given).__name__)
     w = torch.as_tensor(preference)
     require(
         losses.ndim > 0 and w.shape[-1:] == losses.shape[-1:],

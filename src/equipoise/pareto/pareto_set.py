@@ -55,7 +55,8 @@ class _NodeRun(Run):
         """As in every run, but a node whose ray misses the front may have no gradient."""
         super().prefer(w)
         self.balance.due, self.presence = float("inf"), None
-        self.floor = Floor(self.labels, torch.zeros_like(w, dtype=torch.float64))
+        rule = "the mean of w (f − z)/u around a node must not be negative"
+        self.floor = Floor(self.labels, torch.zeros_like(w, dtype=torch.float64), rule)
 
     def _scalar(self, f: Tensor, seen: Seen, chosen: Chosen) -> Tensor:  # noqa: ARG002
         """The mean over this rank's rows of m Σ λ_i(w) w_i f̃_i."""

@@ -123,7 +123,7 @@ class History:
             axes.set_xlabel("step")
             axes.set_title(title)
         if len(self.names) <= 10:
-            figure.axes[0].legend(title="objective")
+            figure.legend(*figure.axes[0].get_legend_handles_labels(), title="objective", loc="outside right upper")
         return figure
 
 
@@ -226,60 +226,77 @@ FIRST, MISSED, SURE = 256, 0.05, 3.0
 
 # Objectives without gradient ----------------------------------------------------------------
 
-EVERY, LOOKS = 100, 10
-"""Steps between two checks, and further checks in a row that a warning needs after the first."""
-SHARE, LEAST, UNITS, MANY = 1e-3, 0.1, 10.0, 10
-"""λ below SHARE/m counts as 0. A weighted loss closer than LEAST to the largest is in balance, whatever its λ. A loss
-UNITS times smaller than the largest may have another unit. With more than MANY objectives it is usual that most are
-better than asked for: nothing is said if one in MANY has a gradient."""
+EVERY, LOOKS, WINDOWS = 25, 10, 4
+"""Steps between two looks, looks in a window, and windows in a row that a warning needs: 1,000 steps."""
+FAINT, NOTHING, LEAST, FALLS = 0.05, 1e-3, 0.1, 0.9
+"""A mean λ below FAINT/m is hardly any gradient, below NOTHING/m none. A weighted loss closer than LEAST to the largest
+is in balance, whatever its λ. The largest falls if its mean over the later windows is below FALLS times the earlier."""
+UNITS, MANY = 10.0, 10
+"""A loss UNITS times smaller than the largest may have another unit. With more than MANY objectives it is usual that
+most are better than asked for: nothing is said if one in MANY has a gradient."""
 
 
 class Balance:
-    """Warns once about an objective that has had no gradient for a long time; `step` is the current one."""
+    """Warns once about an objective that has had hardly any gradient for a long time; `step` is the current one.
+
+    With mini-batches λ flickers: means over windows count, not single steps. While the largest weighted loss still
+    falls, a faint gradient of the others is what was asked for; none at all is said in any case.
+    """
 
     def __init__(self, names: tuple[str, ...], preference: Tensor, units: Units, step: int = 0) -> None:
         self.names, self.units = names, units
         self.due: float = step + EVERY
-        """The step of the next check."""
+        """The step of the next look."""
         self._w = preference.double()
-        self._looks = torch.zeros_like(self._w)
-        """Checks in a row without gradient."""
-        self._mean = torch.zeros_like(self._w)
-        """Mean of the losses over about ten checks."""
-        self._seen = 0
+        self._sums, self._looks = torch.zeros(2, len(preference), dtype=torch.float64), 0
+        """Of λ and f̃ in this window, (2, m), and the number of looks."""
+        self._windows: list[Tensor] = []
+        """The means of λ and f̃ in the last windows, each (2, m)."""
 
     def look(self, weights: Tensor, losses: Tensor, step: int) -> None:
-        """Check λ and f̃ (m,) after a step."""
+        """Look at λ and f̃ (m,) after a step."""
         self.due = step + EVERY
         if not bool(torch.isfinite(losses).all()):
             return
-        self._seen += 1
-        self._mean += (losses - self._mean) / min(self._seen, LOOKS)
-        starved = (weights < SHARE / len(weights)) & (self._w > 0)
-        self._looks = torch.where(starved, self._looks + 1, 0.0)
-        below = slack(self._w * self._mean)
-        found = (self._looks > LOOKS) & (below > LEAST)
-        if len(weights) > MANY and int((~starved & (self._w > 0)).sum()) * MANY >= len(weights):
+        self._sums += torch.stack((weights.double(), losses.double()))
+        self._looks += 1
+        if self._looks < LOOKS:
             return
+        self._windows = [*self._windows[1 - WINDOWS :], self._sums / LOOKS]
+        self._sums, self._looks = torch.zeros_like(self._sums), 0
+        if len(self._windows) == WINDOWS:
+            self._check(*torch.stack(self._windows, 1))
+
+    def _check(self, weights: Tensor, losses: Tensor) -> None:
+        """Warn if λ and f̃ of the last windows, (WINDOWS, m), show an objective without gradient."""
+        m, weighted = len(self._w), self._w * losses
+        starved = (weights < FAINT / m).all(0) & (self._w > 0)
+        if m > MANY and int((~starved & (self._w > 0)).sum()) * MANY >= m:
+            return
+        mean = weighted.mean(0)
+        top, below = int(mean.argmax()), slack(mean)
+        earlier, later = weighted[:, top].reshape(2, -1).mean(1).tolist()
+        said = (weights < NOTHING / m).all(0) | (later > FALLS * earlier)
+        found = starved & said & (below > LEAST)
         if bool(found.any()):
             self.due = math.inf
             worst = int(torch.where(found, below, -torch.inf).argmax())
-            text = self._describe(worst, float(below[worst]), others=int(found.sum()) - 1)
+            faint = float(weights[:, worst].mean())
+            text = self._describe(worst, top, faint, float(below[worst]), losses.mean(0), others=int(found.sum()) - 1)
             warn(f"{text}; this is said once", BalanceWarning)
 
-    def _describe(self, worst: int, below: float, others: int) -> str:
-        name, largest = spoken(self.names[worst]), int((self._w * self._mean).argmax())
-        top = spoken(self.names[largest])
+    def _describe(self, worst: int, top: int, faint: float, below: float, losses: Tensor, others: int) -> str:
+        name, largest = spoken(self.names[worst]), spoken(self.names[top])
         more = f" ({others} more {'objective is' if others == 1 else 'objectives are'} like it)" if others else ""
-        loss = float(self._mean[worst])
-        other_units = self.units.units != "start" and loss > 0 and float(self._mean[largest]) > UNITS * loss
+        loss = float(losses[worst])
+        other_units = self.units.units != "start" and loss > 0 and float(losses[top]) > UNITS * loss
         remedies = [
-            f"if {top} cannot fall further, give its best value as ideal=",
+            f"if {largest} cannot fall much further (noisy labels, a likelihood), give its best value as ideal=",
             *(['if the losses have different units, give units="start"'] if other_units else []),
             f"or raise the weight of {name}, or accept that it is better than asked for",
         ]
         return (
-            f"{name} has had no gradient for {LOOKS * EVERY} steps: its weight λ is below "
-            f"{SHARE / len(self._w):.2g}, and its weighted loss is {100 * below:.0f} % below the largest, that of {top}"
-            f"{more}. What to do: {'; '.join(remedies)}"
+            f"{name} has had hardly any gradient for {WINDOWS * LOOKS * EVERY} steps: its weight λ was {faint:.1g} on "
+            f"average, and its weighted loss is {100 * below:.0f} % below the largest, that of {largest}{more}. What "
+            f"to do: {'; '.join(remedies)}"
         )

@@ -59,10 +59,11 @@ class Floor:
     Args:
         names: The objectives, for the message.
         least: See `weighting.floor`, (m,); None: no floor.
+        rule: What a value below the floor breaks, for the message.
     """
 
-    def __init__(self, names: tuple[str, ...], least: Tensor | None) -> None:
-        self.names, self.least = names, least
+    def __init__(self, names: tuple[str, ...], least: Tensor | None, rule: str = "") -> None:
+        self.names, self.least, self._rule = names, least, rule
         self._limits = torch.empty(0) if least is None else lowered(least)
         self._most = -math.inf if least is None else float(self._limits.max())
 
@@ -76,7 +77,7 @@ class Floor:
         if bool(low.any()):
             worst = int(torch.where(low, values - self.least, torch.inf).argmin())
             where = f"objective {self.names[worst]} in step {step}"
-            text = below(float(values[worst]), float(self.least[worst]), where)
+            text = below(float(values[worst]), float(self.least[worst]), where, self._rule)
             self.least = None
             warn(f"{text}; this is said once", IdealPointWarning)
 

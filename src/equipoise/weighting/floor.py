@@ -45,16 +45,17 @@ def lowered(least: Tensor) -> Tensor:
     return least - SLACK * (1.0 + least.abs())
 
 
-def below(value: float, least: float, objective: str) -> str:
+def below(value: float, least: float, objective: str, rule: str = "") -> str:
     """The warning for a loss below its floor.
 
     Args:
         value: The loss.
         least: Its floor.
         objective: Its name, and where it was found.
+        rule: What is broken; by default that losses lie above the ideal point.
     """
     return (
-        f"losses must not lie below the ideal point, {least:.4g}; found {value:.4g} for {objective}. There a larger "
-        "weight asks for less, and the solution is not the one that the preference names. Give ideal= a point below "
-        "every loss, or add a constant to the losses"
+        f"{rule or f'losses must not lie below the ideal point, {least:.4g}'}; found {value:.4g} for {objective}. "
+        "There a larger weight asks for less. One noisy batch does no harm; if most are below, the solution is not the "
+        "one that the preference names: give ideal= a point below every loss, or add a constant to the losses"
     )

@@ -41,6 +41,10 @@ BRAKE, RELEASE, SLOWEST = 0.5, 1.002, 1e-3
 """The factor on the coefficients then, its recovery per step, and its least value."""
 RESTART = 5.0
 """The latest step on the clock after a change of the preference: running means are then over a few steps."""
+RARE = 5.0
+"""An objective that comes this many times less often than the mean begins to follow the others while it is absent. The
+size of one that comes more often is measured when it comes: were it moved on with the others, the ratio of two
+objectives that are never in the same step would stay what it was at first."""
 HUGE = 1e30
 """A ratio to a gain that began at or below 0 must stay finite."""
 TINY = float(np.finfo(np.float64).tiny)
@@ -80,6 +84,8 @@ class SelfTunedState(NamedTuple):
     """The gains of the first steps, (*B, m)."""
     youth: Tensor
     """The step until which the floor is full, (*B, 1)."""
+    presence: Tensor
+    """In which share of the last hundred steps with a mask each objective was present, (*B, m)."""
     steps: Tensor
     """t, (*B, 1)."""
 
@@ -96,6 +102,7 @@ class _Single:
     averages: Array
     """Running means: of the gains slow, fast and quick, of their size, of λ and of Δd, (6, m)."""
     start: Array
+    presence: Array
     noise: float
     var: float
     cov: float
@@ -117,6 +124,7 @@ class _Single:
             change=state.change.numpy(),
             averages=np.concatenate((state.means.numpy().T, state.size.numpy()[None], state.centre.numpy().T)),
             start=state.start.numpy(),
+            presence=state.presence.numpy(),
             noise=state.noise.item(),
             var=var,
             cov=cov,
@@ -149,6 +157,7 @@ class _Single:
             pace=tensor(numbers[3:4]),
             start=tensor(self.start),
             youth=tensor(numbers[4:5]),
+            presence=tensor(self.presence),
             steps=tensor(numbers[5:6]),
         )
 
@@ -204,7 +213,7 @@ class SelfTuned(Weighting[SelfTunedState]):
         [0.5, 0.0]
     """
 
-    revision: ClassVar[int] = 3
+    revision: ClassVar[int] = 4
 
     target: float = 0.1
     jitter: float = 0.4
@@ -244,6 +253,7 @@ class SelfTuned(Weighting[SelfTunedState]):
             pace=one + torch.finfo(one.dtype).max,
             start=zeros.clone(),
             youth=one + self.youth,
+            presence=zeros + 1.0,
             steps=one.clone(),
         )
 
@@ -334,6 +344,7 @@ class SelfTuned(Weighting[SelfTunedState]):
             change=change,
             alternation=alternation,
             brake=brake,
+            presence=state.presence if present is None else torch.lerp(state.presence, present.to(d), rates[..., 5:]),
             steps=t,
         )
 
@@ -388,6 +399,8 @@ class SelfTuned(Weighting[SelfTunedState]):
         seen -= off
         if sizes is not None:
             seen[3] = sizes
+        if present is not None:
+            now.presence = present - (present - now.presence) * recent
         corner = t > 3 and now.used.item(now.used.argmax()) >= CORNER
         if corner or now.alternation or now.brake < 1:  # else the brake stays released, as in most steps
             self._brake_single(now, change, corner=corner)
@@ -401,18 +414,26 @@ class SelfTuned(Weighting[SelfTunedState]):
     ) -> tuple[Tensor, Tensor]:
         """The gains without spikes, and their running sizes, (*B, m).
 
-        Those of absent objectives follow the present ones, so that λ does not flow to them only because others fall.
+        Those of objectives that are rarely there follow the present ones, so that λ does not flow to them only because
+        others fall.
         """
-        cap = self.spike * torch.maximum(state.size, state.size.mean(-1, keepdim=True))
+        usual = state.size.mean(-1, keepdim=True)
+        cap = self.spike * torch.maximum(state.size, usual)
+        cap = cap.masked_fill(usual == 0, torch.inf)  # all gains were 0 so far
         level = torch.clamp(gain, -cap, cap)
         sizes = torch.lerp(state.size, level.abs(), rate)
         if present is None:
             return level, sizes
-        here, tiny = present.to(level), torch.finfo(level.dtype).tiny
-        fresh = state.steps == 0
-        total, before, after = ((here * x).sum(-1, keepdim=True) for x in (level, state.size, sizes))
-        trend = (after / before.clamp_min(tiny)).clamp_max(self.spike)
-        others = torch.where(fresh, after / here.sum(-1, keepdim=True).clamp_min(1), state.size * trend)
+        tiny = torch.finfo(level.dtype).tiny
+        new = present & (state.presence == 0)
+        sizes = torch.where(new, level.abs(), sizes)
+        here, known = present.to(level), (present & ~new).to(level)
+        total, after = (here * level).sum(-1, keepdim=True), (here * sizes).sum(-1, keepdim=True)
+        before, now = ((known * x).sum(-1, keepdim=True) for x in (state.size, sizes))
+        trend = torch.where(before > 0, now / before.clamp_min(tiny), 1.0).clamp_max(self.spike)
+        often = state.presence / state.presence.mean(-1, keepdim=True)
+        others = state.size * trend ** (1 - RARE * often).clamp(0.0, 1.0)
+        others = torch.where(state.steps == 0, after / here.sum(-1, keepdim=True).clamp_min(1), others)
         sizes = torch.where(present, sizes, others)
         return torch.where(present, level, sizes * (total / after.clamp_min(tiny))), sizes
 
@@ -422,21 +443,25 @@ class SelfTuned(Weighting[SelfTunedState]):
         """The gains, the sizes of all if some are absent, and the mean of the sizes before."""
         sizes, level = now.averages[3], gain
         usual = float(uniform(len(gain)).dot(sizes))
-        if not math.sqrt(gain.dot(gain)) <= self.spike * usual:  # else no gain is beyond its cap
+        if usual > 0 and not math.sqrt(gain.dot(gain)) <= self.spike * usual:  # else no gain is beyond its cap
             cap = self.spike * np.maximum(sizes, usual)
             level = np.minimum(np.maximum(gain, -cap), cap)
         if present is None:
             return level, None, usual
-        total, before = float(np.add.reduce(level[present])), float(np.add.reduce(sizes[present]))
-        new = np.abs(level)
-        new += (sizes - new) * kept
-        after = float(np.add.reduce(new[present]))
+        size, often = np.abs(level), now.presence
+        size += (sizes - size) * kept
+        new = present & (often == 0)
+        size[new] = np.abs(level[new])
+        total, after = float(np.add.reduce(level[present])), float(np.add.reduce(size[present]))
         if now.steps == 1:
             others: Array | float = after / np.count_nonzero(present)
         else:
-            others = sizes * min(after / max(before, TINY), self.spike)
-        new = np.where(present, new, others)
-        return np.where(present, level, new * (total / max(after, TINY))), new, usual
+            known = present & ~new
+            before = float(np.add.reduce(sizes[known]))
+            trend = min(float(np.add.reduce(size[known])) / max(before, TINY), self.spike) if before > 0 else 1.0
+            others = sizes * trend ** np.minimum(np.maximum(1 - often * (RARE / often.mean()), 0.0), 1.0)
+        size = np.where(present, size, others)
+        return np.where(present, level, size * (total / max(after, TINY))), size, usual
 
     def _moved(
         self, state: SelfTunedState, size: Tensor, present: Tensor | None, odds: Tensor | None
@@ -450,9 +475,10 @@ class SelfTuned(Weighting[SelfTunedState]):
         pace = torch.minimum(pace, state.pace * (t / (t - 1)) ** 8)
         push = (pace * size) * d
         if present is not None:
-            # An absent objective moves as the present ones do on average: its part of the anchor stays.
-            here = present.to(push)
-            usual = (here * push).sum(-1, keepdim=True) / here.sum(-1, keepdim=True).clamp_min(1)
+            # An absent objective moves as those of the last steps do on average: its part of the anchor stays. An
+            # objective that is never there has no say in that average, and one that comes alone still moves.
+            say = state.presence * state.anchor.clamp_min(1 / push.shape[-1])
+            usual = (say * push).sum(-1, keepdim=True) / say.sum(-1, keepdim=True)
             push = torch.where(present, push, usual) if odds is None else torch.where(present, push / odds, 0.0)
         anchor = local_step(state.anchor, push.clamp(-0.25, 0.25), low)
         dual = local_step(anchor, rho * d, low)
@@ -465,7 +491,8 @@ class SelfTuned(Weighting[SelfTunedState]):
         now.pace = pace if t == 1 else min(pace, now.pace * (t / (t - 1)) ** 8)
         push = (now.pace * size) * d
         if present is not None:
-            usual = float(np.add.reduce(push[present])) / np.count_nonzero(present)
+            say = now.presence * np.maximum(now.anchor, uniform(len(push)))
+            usual = float(say.dot(push)) / float(np.add.reduce(say))
             push = np.where(present, push, usual) if odds is None else np.where(present, push / odds, 0.0)
         if not push.dot(push) <= 0.25**2:  # else no entry is beyond the limits
             push = np.minimum(np.maximum(push, -0.25), 0.25)
