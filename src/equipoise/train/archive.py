@@ -18,7 +18,6 @@ from equipoise.conversion.protocol import with_slots
 from equipoise.conversion.store import execute, mean_of
 from equipoise.errors import StoreError, warn
 from equipoise.host import Fetched, is_asynchronous
-from equipoise.state import flatten, unflatten
 from equipoise.train.disk import OnDisk
 from equipoise.train.inputs import Store
 from equipoise.train.slots import Aside, Held, InMemory, in_memory
@@ -177,11 +176,8 @@ class Archive:
         self.drop()
         with suppress(StoreError):  # the slots are overwritten below anyway
             self.settle()
-        held = flatten(self.numbers)
-        found = {name: tensor.to(held[name], copy=True) for name, tensor in flatten(with_slots(state, {})).items()}
-        numbers = unflatten(found, self.numbers)
         self.slots.fill(state.slots.values())
-        self.numbers = numbers
+        self.numbers = with_slots(state, {})
 
     def forget(self, params: Params, losses: Tensor) -> None:
         """Start afresh with these parameters; only the dtype of the losses (m,) is used."""
