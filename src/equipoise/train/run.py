@@ -470,7 +470,7 @@ class Run:
         self.losses = values if mask is None else torch.where(mask, values, self.losses)
         self.history.add(self.step, self.losses, self.coefficients, weights)
         if mask is not None and self.presence is not None:
-            self.presence.look(mask, c)
+            self.presence.look(mask, c, self.losses)
         if self.watch is not None and self.step >= self.watch.due:
             self.watch.look(self.weights.state, self.step)
         if weights is not None and self.step >= self.balance.due:
