@@ -270,6 +270,9 @@ MUTANTS = [
             f"{NONFINITE}::test_a_skipped_step_moves_no_parameter_of_another_optimizer",
         ),
         ("elif not self.steers:", "else:", "train/test_steer.py::test_against_a_plain_loop"),
+    ),
+    *_of(
+        "train/hooks.py",
         ("        earlier.close()\n", "", f"{LOOP}::test_a_second_shell_takes_the_optimizer_over"),
     ),
     *_of(

@@ -15,8 +15,9 @@ from equipoise.train import parameters as shards
 from equipoise.train.archive import Archive, open_slots
 from equipoise.train.distributed import Group, everywhere
 from equipoise.train.history import History, describe_limits, describe_step
+from equipoise.train.hooks import Attached, release
 from equipoise.train.inputs import Choice, Counts, Losses, Preference, Store
-from equipoise.train.run import Attached, Course, Run, release
+from equipoise.train.run import Course, Run
 from equipoise.units import Unit, Zero
 from equipoise.weighting import Limits, Weighting
 from equipoise.weighting.limits import Limit
