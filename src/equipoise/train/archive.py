@@ -7,7 +7,7 @@ that are in host memory or in a folder.
 
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -32,14 +32,6 @@ def open_slots(store: Store, params: Params, number: int) -> Slots:
     if isinstance(store, str):
         return in_memory(params, number, on_host=store == "host")
     return OnDisk(store, params, number)
-
-
-class _Job(NamedTuple):
-    """A plan for the background thread to execute."""
-
-    future: Future[None]
-    before: Any
-    """The conversion's numbers before the plan."""
 
 
 class Archive:
@@ -75,7 +67,10 @@ class Archive:
         self._folder = slots if isinstance(slots, OnDisk) else None
         self.busy = self._folder is not None
         """Whether `poll` may have an error to raise."""
-        self._job: _Job | None = None
+        self._job: Future[None] | None = None
+        """The plan that the background thread executes."""
+        self._before: Any = None
+        """The numbers before that plan."""
         self._thread: ThreadPoolExecutor | None = None
         self._follow(device)
 
@@ -113,15 +108,15 @@ class Archive:
             self.settle()
         held, self.held = self.held, None
         assert held is not None  # noqa: S101
-        before, job = self.numbers, None
-        found, after = self.conversion.plan(losses, before, mask)
+        job = None
+        found, after = self.conversion.plan(losses, self.numbers, mask)
         plan, self.slots.begun = found.numbers(), []
         try:
             if self._thread is not None:
-                job = _Job(self._thread.submit(_carry_out, plan, held, self.slots, self._device), before)
+                job = self._thread.submit(_carry_out, plan, held, self.slots, self._device)
             else:
                 execute(plan, held.value, self.slots)
-            self.numbers, self._job, self.recorded = after, job, self.recorded + 1
+            self.numbers, self._before, self._job, self.recorded = after, self.numbers, job, self.recorded + 1
         except BaseException as error:
             if not isinstance(error, StoreError):
                 self._catch_up(plan, held, after)
@@ -142,11 +137,11 @@ class Archive:
         """Wait until the thread has finished the last plan; raises its error, if any."""
         if self._job is None:
             return
-        job, error = self._job, self._job.future.exception()
+        error = self._job.exception()
         if error is None:
             self._job = None
         else:
-            self.numbers, self._job, self.recorded = job.before, None, self.recorded - 1
+            self.numbers, self._job, self.recorded = self._before, None, self.recorded - 1
         self.busy = self._folder is not None
         if error is not None:
             self._report(error)
@@ -155,7 +150,7 @@ class Archive:
         """Raise the thread's error if it has already failed; does not wait."""
         if self._folder is not None:
             self._folder.check()
-        if self._job is not None and self._job.future.done():
+        if self._job is not None and self._job.done():
             self.settle()
 
     def output(self, preference: Tensor) -> dict[str, Tensor]:

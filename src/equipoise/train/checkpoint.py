@@ -73,6 +73,9 @@ def load(path: str | os.PathLike[str], *, map_location: Any = None, mmap: bool =
 
 # A run --------------------------------------------------------------------------------------
 
+PLAIN = ("step", "compared", "accumulates", "steers")
+"""Attributes of a run that a checkpoint has as they are."""
+
 
 def state_of(run: "Run") -> dict[str, Any]:
     """Everything needed to resume a run."""
@@ -102,11 +105,11 @@ def resume(run: "Run", state: Mapping[str, Any]) -> None:
         history.load(state["history"])
         preferences = [(step, [float(x) for x in w]) for step, w in state["preferences"]]
         run.archive.load(saved.conversion)
-        run.step = state["step"]
+        for name in PLAIN:
+            setattr(run, name, state[name])
         run.prefer(run.wish.w.new_tensor(preferences[-1][1]))
         run.load(saved)
-    run.archive.recorded, run.steers = state["recorded"], state["steers"]
-    run.compared, run.accumulates = state["compared"], state["accumulates"]
+    run.archive.recorded = state["recorded"]
     run.statistics, run.history, run.preferences = statistics, history, preferences
 
 
@@ -126,11 +129,8 @@ def _entries(run: "Run", conversion: Any) -> dict[str, Any]:  # noqa: ANN401
             ideal=run.units.ideal,
             parameters={name: (tuple(p.shape), str(record_dtype(p))) for name, p in run.params().items()},
         ),
-        "step": run.step,
+        **{name: getattr(run, name) for name in PLAIN},
         "recorded": run.archive.recorded,
-        "compared": run.compared,
-        "accumulates": run.accumulates,
-        "steers": run.steers,
         "preferences": [[step, list(w)] for step, w in run.preferences],
         "tensors": tensors,
         "statistics": dict(run.statistics),
