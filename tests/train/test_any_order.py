@@ -703,7 +703,7 @@ def play(as_accelerator, monkeypatch, tmp_path) -> Iterator[Callable[..., None]]
                 patched.setattr("equipoise.train.archive.ThreadPoolExecutor", Unpunctual)
             late = trace(seed, tmp_path / "late", chosen)
         with monkeypatch.context() as patched:  # without the short cut that both would take
-            patched.setattr("equipoise.train.parameters.Parameters._is_as_it_was", lambda _: False)
+            patched.setattr("equipoise.train.parameters.Parameters._objects", lambda _: [])
             plain = trace(seed, tmp_path / "plain", chosen)
         compare(seed, late, plain)
 

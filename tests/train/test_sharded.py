@@ -15,6 +15,7 @@ from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
 from torch.distributed.tensor import DTensor
 
 import equipoise as eq
+from equipoise.train import checkpoint
 
 ADAPTIVE = eq.Adaptive(power=1, capacity=3)
 METHOD = (eq.OMD(), ADAPTIVE)
@@ -129,7 +130,7 @@ def test_a_step_that_moves_nothing_is_no_step():
 def test_parts_of_a_state_know_their_parameters():
     model = nn.ParameterDict({"a": torch.ones(1), "b": torch.ones(2)})
     mol = eq.MultiObjective(model, None, [0.5, 0.5], method=(eq.OMD(), eq.Last()))
-    found = {key: p for key, p in mol._owners().items() if key in mol.state_dict()["tensors"]}
+    found = {key: p for key, p in checkpoint._owners(mol._run).items() if key in mol.state_dict()["tensors"]}
     assert list(found) == ["conversion.slots.0.a", "conversion.slots.0.b"]
     assert all(p is mine for p, mine in zip(found.values(), (model["a"], model["b"]), strict=True))
 

@@ -564,7 +564,7 @@ def test_an_error_of_the_thread_is_raised_by_the_next_call(make, monkeypatch):
         patched.setattr("equipoise.train.archive.execute", broken)
         noise(run, mol, range(3, 4))
         assert mol.recorded == 4  # as far as is known
-        while not mol._run.archive._job.future.done():
+        while not mol._run.archive._job.done():
             time.sleep(0.001)
     with pytest.raises(RuntimeError, match="in the thread"):
         mol(run.losses(4))
@@ -586,7 +586,7 @@ def test_the_loop_does_not_wait_for_the_thread(make, monkeypatch):
     monkeypatch.setattr("equipoise.train.archive.execute", slowly)
     noise(run, mol, range(1))
     mol(run.losses(1)).backward()  # θ of the second step travels while the thread still has the first
-    assert not mol._run.archive._job.future.done()
+    assert not mol._run.archive._job.done()
     threading.Timer(0.05, gate.set).start()
     run.optimizer.step()
     other, expected = make("device")

@@ -7,7 +7,7 @@ that are in host memory or in a folder.
 
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -18,10 +18,9 @@ from equipoise.conversion.protocol import with_slots
 from equipoise.conversion.store import execute, mean_of
 from equipoise.errors import StoreError, warn
 from equipoise.host import Fetched, is_asynchronous
-from equipoise.state import flatten, unflatten
 from equipoise.train.disk import OnDisk
 from equipoise.train.inputs import Store
-from equipoise.train.slots import Aside, Held, InMemory, in_memory
+from equipoise.train.slots import Aside, Held, InMemory, copy_aside, in_memory
 
 __all__ = ["Archive", "open_slots"]
 
@@ -33,14 +32,6 @@ def open_slots(store: Store, params: Params, number: int) -> Slots:
     if isinstance(store, str):
         return in_memory(params, number, on_host=store == "host")
     return OnDisk(store, params, number)
-
-
-class _Job(NamedTuple):
-    """A plan for the background thread to execute."""
-
-    future: Future[None]
-    before: Any
-    """The conversion's numbers before the plan."""
 
 
 class Archive:
@@ -73,9 +64,13 @@ class Archive:
         """The conversion's state without copies."""
         self.held: Held | None = None
         """The iterate that waits to be recorded."""
-        self.busy = isinstance(slots, OnDisk)
+        self._folder = slots if isinstance(slots, OnDisk) else None
+        self.busy = self._folder is not None
         """Whether `poll` may have an error to raise."""
-        self._job: _Job | None = None
+        self._job: Future[None] | None = None
+        """The plan that the background thread executes."""
+        self._before: Any = None
+        """The numbers before that plan."""
         self._thread: ThreadPoolExecutor | None = None
         self._follow(device)
 
@@ -92,17 +87,20 @@ class Archive:
         """Hold the current θ until `commit` or `drop`. On the CPU call one of them before θ changes, unless `aside`."""
         if list(map(Tensor.size, params.values())) != self._sizes or params.keys() != self._like.keys():
             check_record(params, self._like, 0, slots=False)
-        if self.busy:
-            self.slots.check()
+        if self._folder is not None:
+            self._folder.check()
         if self.held is not None:
             self.drop()
-        self.held = self.slots.aside(params) if aside or self._aside else Fetched(dict(params), None)
+        if aside or self._aside:
+            self.held = copy_aside(params, self.slots.free, on_host=self.slots.on_host, like=self._like)
+        else:
+            self.held = Fetched(dict(params), None)
 
     def drop(self) -> None:
         """Forget what is held."""
         held, self.held = self.held, None
         if held is not None:
-            self.slots.release(held)
+            _release(held, self.slots)
 
     def commit(self, losses: Tensor, mask: Tensor | None = None) -> None:
         """Record the iterate that is held, with its losses on the host, (m,), and a mask of those that are present."""
@@ -110,15 +108,15 @@ class Archive:
             self.settle()
         held, self.held = self.held, None
         assert held is not None  # noqa: S101
-        before, job = self.numbers, None
-        found, after = self.conversion.plan(losses, before, mask)
+        job = None
+        found, after = self.conversion.plan(losses, self.numbers, mask)
         plan, self.slots.begun = found.numbers(), []
         try:
             if self._thread is not None:
-                job = _Job(self._thread.submit(_carry_out, plan, held, self.slots, self._device), before)
+                job = self._thread.submit(_carry_out, plan, held, self.slots, self._device)
             else:
                 execute(plan, held.value, self.slots)
-            self.numbers, self._job, self.recorded = after, job, self.recorded + 1
+            self.numbers, self._before, self._job, self.recorded = after, self.numbers, job, self.recorded + 1
         except BaseException as error:
             if not isinstance(error, StoreError):
                 self._catch_up(plan, held, after)
@@ -126,7 +124,7 @@ class Archive:
         if job is not None:
             self.busy = True
         elif isinstance(held.value, Aside):
-            self.slots.release(held)
+            _release(held, self.slots)
 
     def _catch_up(self, plan: Numbers, held: Held, after: Any) -> None:  # noqa: ANN401
         """Recover from an interrupt such as Ctrl-C: numbers and slots both have the iterate, or neither has."""
@@ -139,19 +137,20 @@ class Archive:
         """Wait until the thread has finished the last plan; raises its error, if any."""
         if self._job is None:
             return
-        job, error = self._job, self._job.future.exception()
+        error = self._job.exception()
         if error is None:
             self._job = None
         else:
-            self.numbers, self._job, self.recorded = job.before, None, self.recorded - 1
-        self.busy = isinstance(self.slots, OnDisk)
+            self.numbers, self._job, self.recorded = self._before, None, self.recorded - 1
+        self.busy = self._folder is not None
         if error is not None:
             self._report(error)
 
     def poll(self) -> None:
         """Raise the thread's error if it has already failed; does not wait."""
-        self.slots.check()
-        if self._job is not None and self._job.future.done():
+        if self._folder is not None:
+            self._folder.check()
+        if self._job is not None and self._job.done():
             self.settle()
 
     def output(self, preference: Tensor) -> dict[str, Tensor]:
@@ -164,7 +163,7 @@ class Archive:
     def state(self) -> Any:  # noqa: ANN401
         """The state with copies by slot number, then by name: clones on the host, or memory-mapped files."""
         copies = [self.slots.read(j) for j in range(self.conversion.copies or 0)]
-        if isinstance(self.slots, InMemory):
+        if self._folder is None:
             copies = [{name: x.detach().to("cpu", copy=True) for name, x in copy.items()} for copy in copies]
         return self._with(copies)
 
@@ -177,11 +176,8 @@ class Archive:
         self.drop()
         with suppress(StoreError):  # the slots are overwritten below anyway
             self.settle()
-        held = flatten(self.numbers)
-        found = {name: tensor.to(held[name], copy=True) for name, tensor in flatten(with_slots(state, {})).items()}
-        numbers = unflatten(found, self.numbers)
         self.slots.fill(state.slots.values())
-        self.numbers = numbers
+        self.numbers = with_slots(state, {})
 
     def forget(self, params: Params, losses: Tensor) -> None:
         """Start afresh with these parameters; only the dtype of the losses (m,) is used."""
@@ -193,7 +189,9 @@ class Archive:
     def to(self, device: torch.device) -> None:
         """Continue with the parameters on another device."""
         self.settle()
-        self.slots.to(device)
+        self.slots.free.clear()
+        if isinstance(self.slots, InMemory):
+            self.slots.to(device)
         self._follow(device)
 
     def close(self) -> None:
@@ -204,11 +202,13 @@ class Archive:
         finally:
             if self._thread is not None:
                 self._thread.shutdown(wait=False)
-            self.slots.close()
+            self.slots.free.clear()
+            if self._folder is not None:
+                self._folder.close()
 
     def _follow(self, device: torch.device) -> None:
         self._device, self._aside = device, is_asynchronous(device)
-        elsewhere = self._aside and (isinstance(self.slots, OnDisk) or self.slots.on_host)
+        elsewhere = self._aside and self.slots.on_host
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="equipoise-store") if elsewhere else None
 
     def _report(self, error: BaseException) -> None:
@@ -233,4 +233,10 @@ def _carry_out(plan: Numbers, held: Held, slots: Slots, device: torch.device) ->
     try:
         execute(plan, held.wait(), slots)
     finally:
-        slots.release(held)
+        _release(held, slots)
+
+
+def _release(held: Held, slots: Slots) -> None:
+    """Keep the buffer of a copy for the next one, unless it has become a slot."""
+    if isinstance(held.value, Aside) and all(held.value is not copy for copy in slots.copies):
+        slots.free.append(held.value)

@@ -1,18 +1,26 @@
-"""Checkpoints: files that are written whole or not at all, and checks that they fit the run."""
+"""Checkpoints: files that are written whole or not at all, the state of a run, and checks that it fits."""
 
 import dataclasses
 import os
 import re
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from equipoise.atomic import check_zip, sealed_zip
+from equipoise.conversion.plan import record_dtype
 from equipoise.errors import StateMismatchError
+from equipoise.state import flatten, unflatten
+from equipoise.train.history import History
+from equipoise.train.parameters import as_shard, shard_of
+from equipoise.weighting.protocol import duals
 
-__all__ = ["check_configuration", "check_numbers", "check_tensors", "describe", "load", "save"]
+if TYPE_CHECKING:
+    from equipoise.train.run import Run, Saved
+
+__all__ = ["check_configuration", "check_tensors", "describe", "load", "resume", "save", "state_of"]
 
 
 def save(checkpoint: object, path: str | os.PathLike[str]) -> None:
@@ -63,6 +71,82 @@ def load(path: str | os.PathLike[str], *, map_location: Any = None, mmap: bool =
     return torch.load(path, map_location, weights_only=True, mmap=mmap)
 
 
+# A run --------------------------------------------------------------------------------------
+
+PLAIN = ("step", "compared", "accumulates", "steers")
+"""Attributes of a run that a checkpoint has as they are."""
+
+
+def state_of(run: "Run") -> dict[str, Any]:
+    """Everything needed to resume a run."""
+    run.settle()
+    run.archive.settle()
+    return _entries(run, run.archive.state())
+
+
+def resume(run: "Run", state: Mapping[str, Any]) -> None:
+    """Load what `state_of` returned; if it raises, nothing is changed."""
+    like = run.archive.like()
+    expected, here = _entries(run, like), run.saved(like)
+    if state.keys() != expected.keys():
+        raise StateMismatchError(f"checkpoint must have the entries {sorted(expected)}; found {sorted(state)}")
+    check_configuration(state["configuration"], expected["configuration"])
+    found, owners = dict(state["tensors"]), _owners(run)
+    found |= {key: shard_of(found[key], owner, key) for key, owner in owners.items() if key in found}
+    numbers = flatten(here)
+    check_tensors(found, numbers)
+    unflatten(found, here)  # refuses other names and dtypes
+    with run.exactly():
+        own = {key: x if key in owners else x.to(numbers[key], copy=True) for key, x in found.items()}
+        saved = unflatten(own, here)
+        _check_values(state, saved, duals(run.weighting, saved.weighting), run.preferences[0][1])
+        statistics = {name: x.to(run.device, copy=True) for name, x in state["statistics"].items()}
+        history = History(run.labels)
+        history.load(state["history"])
+        preferences = [(step, [float(x) for x in w]) for step, w in state["preferences"]]
+        run.archive.load(saved.conversion)
+        for name in PLAIN:
+            setattr(run, name, state[name])
+        run.prefer(run.wish.w.new_tensor(preferences[-1][1]))
+        run.load(saved)
+    run.archive.recorded = state["recorded"]
+    run.statistics, run.history, run.preferences = statistics, history, preferences
+
+
+def _entries(run: "Run", conversion: Any) -> dict[str, Any]:  # noqa: ANN401
+    """The entries of a checkpoint, with this state of the conversion."""
+    tensors = flatten(run.saved(conversion))
+    if run.params.sharded:
+        tensors |= {key: as_shard(tensors[key], owner) for key, owner in _owners(run).items()}
+    return {
+        "configuration": describe(
+            weighting=run.weighting,
+            conversion=run.archive.conversion,
+            preference=run.preferences[0][1],
+            names=run.wish.names,
+            every=run.course.every,
+            units=run.units.units,
+            ideal=run.units.ideal,
+            parameters={name: (tuple(p.shape), str(record_dtype(p))) for name, p in run.params().items()},
+        ),
+        **{name: getattr(run, name) for name in PLAIN},
+        "recorded": run.archive.recorded,
+        "preferences": [[step, list(w)] for step, w in run.preferences],
+        "tensors": tensors,
+        "statistics": dict(run.statistics),
+        "history": run.history.rows(),
+    }
+
+
+def _owners(run: "Run") -> dict[str, Tensor]:
+    """The parameters that tensors of a checkpoint are copies of, by the names of these tensors."""
+    params, slots = run.params(), range(run.archive.conversion.copies or 0)
+    return {f"conversion.slots.{j}.{name}": p for j in slots for name, p in params.items()}
+
+
+# Checks -------------------------------------------------------------------------------------
+
+
 def describe(**parts: object) -> dict[str, str]:
     """Settings as text, by dotted name; a dataclass is expanded to its name and its fields."""
     return {name: text for key, part in parts.items() for name, text in _describe(key, part)}
@@ -99,50 +183,43 @@ def _shown(text: str, other: str) -> str:
     return a if a != b else text
 
 
-def check_numbers(state: Mapping[str, Any], coefficients: Tensor, following: Tensor, weights: Tensor | None) -> None:
+def _check_values(state: Mapping[str, Any], saved: "Saved", weights: Tensor | None, first: list[float]) -> None:
     """Raise StateMismatchError for values that no run can produce.
 
     Args:
         state: The entries of a checkpoint.
-        coefficients: Those of its last step, (m,).
-        following: Those of the next step, (m,).
+        saved: Its tensors.
         weights: λ, (m,); None if the weighting has none.
+        first: The preference that the run began with, (m,).
     """
     tensors = state["statistics"].values() if isinstance(state["statistics"], Mapping) else [None]
+    coefficients = torch.stack([saved.coefficients.cpu(), saved.following.cpu()])
     sound = {
         "step": _is_count(state["step"]),
         "recorded": _is_count(state["recorded"]),
         "compared": state["compared"] in {"", "training", "given", "steered"},
         "accumulates": isinstance(state["accumulates"], bool),
         "steers": isinstance(state["steers"], bool),
-        "coefficients": bool(torch.isfinite(torch.cat([coefficients.cpu(), following.cpu()])).all()),
+        "coefficients": bool(torch.isfinite(coefficients).all()),
         "weights": weights is None or bool((weights >= 0).all() and (weights.sum() - 1).abs() < 1e-3),
         "statistics": all(isinstance(x, Tensor) for x in tensors),
+        "preferences": _are_preferences(state["preferences"], first),
     }
     wrong = [name for name, is_sound in sound.items() if not is_sound]
     if wrong:
-        shown = {"coefficients": [coefficients.tolist(), following.tolist()]}
+        shown = {"coefficients": coefficients.tolist(), "preferences": f"{state['preferences']!r:.80}"}
         shown |= {} if weights is None else {"weights": weights.tolist()}
         found = ", ".join(f"{name} = {shown.get(name, state.get(name))}" for name in wrong)
         raise StateMismatchError(f"checkpoint must have entries as a run has them; found {found}")
 
 
-def check_preferences(found: object, first: list[float]) -> list[tuple[int, list[float]]]:
-    """The preferences of a checkpoint with their steps, or StateMismatchError.
-
-    Args:
-        found: Pairs of a step and w.
-        first: The w that the run began with, (m,).
-    """
+def _are_preferences(found: Any, first: list[float]) -> bool:  # noqa: ANN401
+    """Whether these are pairs of a step and w, the first of them the start of the run."""
     try:
-        read = [(step, [float(x) for x in w]) for step, w in found]  # type: ignore[attr-defined]
-        sound = all(_is_count(step) and len(w) == len(first) for step, w in read) and read[0] == (0, first)
-        sound = sound and all(min(w) >= 0 and abs(sum(w) - 1.0) < 1e-3 for _, w in read)
+        sound = all(_is_count(step) and len(w) == len(first) for step, w in found) and list(found[0]) == [0, first]
+        return sound and all(min(w) >= 0 and abs(sum(w) - 1.0) < 1e-3 for _, w in found)
     except (TypeError, ValueError, IndexError):
-        sound = False
-    if not sound:
-        raise StateMismatchError(f"checkpoint must have entries as a run has them; found preferences = {found!r:.80}")
-    return read
+        return False
 
 
 def _is_count(value: object) -> bool:

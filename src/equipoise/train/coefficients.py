@@ -70,7 +70,6 @@ class Known:
 
     def used(self, chosen: Chosen) -> tuple[Tensor, Tensor | None]:
         """The coefficients of a committed step, and λ after it, on the host, (m,)."""
-        assert chosen.told is not None  # noqa: S101
         own = self._weights
         return chosen.told.value, duals(self.weighting, self.state) if own is None else own(self.state)
 
@@ -85,7 +84,7 @@ class Known:
         self.state = state
         self.coefficients = c.to(self._w.dtype) * self._factor
         if self._device.type == "cpu":
-            self.next = Chosen(self.coefficients, None, told=Fetched(self.coefficients, None))
+            self.next = Chosen(self.coefficients, None, Fetched(self.coefficients, None))
         else:
             self.to(self._device)
 
@@ -93,7 +92,7 @@ class Known:
         """Allocate a new tensor: a pending backward pass may still need the old one."""
         self._device = device
         pinned = self.coefficients.pin_memory() if device.type == "cuda" else self.coefficients
-        self.next = Chosen(pinned.to(device, non_blocking=True), None, told=Fetched(self.coefficients, None))
+        self.next = Chosen(pinned.to(device, non_blocking=True), None, Fetched(self.coefficients, None))
 
 
 class Measured:
@@ -163,7 +162,6 @@ class Measured:
 
     def used(self, chosen: Chosen) -> tuple[Tensor, Tensor | None]:
         """The coefficients and λ that were fetched with the losses."""
-        assert chosen.told is not None  # noqa: S101
         c, *weights = chosen.told.wait()
         return c, weights[0] if weights else None
 
@@ -179,7 +177,7 @@ class Measured:
     def _chosen(self, c: Tensor, state: Any, scale: Scale | None) -> Chosen:  # noqa: ANN401
         weights = duals(self.weighting, state)
         told = c.unsqueeze(0) if weights is None else torch.stack([c, weights.to(c)])
-        return Chosen(c, scale, self.weighting.rows(state), told=fetch(told))
+        return Chosen(c, scale, fetch(told), self.weighting.rows(state))
 
     def _update(self, mean: Mean, scale: Scale | None, jacobian: Tensor | None) -> tuple[Tensor, Any]:
         values = mean.values

@@ -22,7 +22,7 @@ from torch import Tensor
 from equipoise.atomic import release_lock, replacing, take_lock
 from equipoise.conversion.plan import Numbers, Params, record_dtype
 from equipoise.errors import StateMismatchError, StoreError, require
-from equipoise.train.slots import Aside, Held, blend, copy_aside
+from equipoise.train.slots import blend
 
 __all__ = ["OnDisk"]
 
@@ -59,6 +59,9 @@ class OnDisk:
     """
 
     device = torch.device("cpu")
+    on_host = True
+    copies = ()
+    """Slots that are buffers in memory: none."""
 
     def __init__(self, folder: str | os.PathLike[str], params: Params, number: int) -> None:
         _library()
@@ -70,16 +73,17 @@ class OnDisk:
         self._shapes = {name: p.shape for name, p in params.items()}
         self._entries: dict[int, _Entry] = {}
         self._changes: dict[int, _Entry] = {}
-        self._written: list[Path] = []
         self.begun: list[None] = []
         """Not empty once the index names the files of the current plan."""
-        self._free: list[dict[str, Tensor]] = []
+        self.free: list[dict[str, Tensor]] = []
+        """Free buffers for copies of θ."""
         with self._explained("store could not be made", self.folder):
             self.folder.mkdir(parents=True, exist_ok=True)
             self._release = weakref.finalize(self, release_lock, _lock(self.folder), os.getpid())
-            serials = [found[1] for path in self.folder.iterdir() if (found := _OURS.fullmatch(path.name))]
-            self._serial = max(map(int, serials), default=0)
-            self._foreign = (self.folder / _LIST).exists()
+            found = {path.name for path in self.folder.iterdir()}
+            self._serial = max((int(ours[1]) for name in found if (ours := _OURS.fullmatch(name))), default=0)
+            self._foreign = found if _LIST in found else set()
+            """The files of another run, which `fill` replaces."""
         if not self._foreign:
             with self.together():
                 self.blend(0, params, 1.0)
@@ -116,10 +120,8 @@ class OnDisk:
             yield
             self._commit(self._entries | self._changes)
         finally:
-            # After a commit these are old; otherwise the index does not name them.
-            written, self._changes, self._written = self._written, {}, []
-            for path in written:
-                _remove(path)
+            self._changes = {}
+            self._sweep()
 
     def finish(self, plan: Numbers, params: Params) -> bool:  # noqa: ARG002
         """Whether an interrupted plan was completed; if not, the index still names the files from before it."""
@@ -128,28 +130,11 @@ class OnDisk:
                 self._list(self._entries)
         return bool(self.begun)
 
-    def aside(self, params: Params) -> Held:
-        """A copy of θ in host memory."""
-        return copy_aside(params, self._free, on_host=True)
-
-    def release(self, held: Held) -> None:
-        """Free the copy's memory for the next one."""
-        if isinstance(held.value, Aside):
-            self._free.append(held.value)
-
     def fill(self, copies: Iterable[Params]) -> None:
         """Rewrite all slots, including those of another run."""
-        foreign, self._foreign = self._foreign, False
-        try:
-            with self.together():
-                for slot, copy in enumerate(copies):
-                    self.blend(slot, copy, 1.0)
-        except BaseException:
-            self._foreign = foreign
-            raise
-        for path in self.folder.iterdir():
-            if _OURS.fullmatch(path.name) and path.name not in {entry.file for entry in self._entries.values()}:
-                _remove(path)
+        with self.together():
+            for slot, copy in enumerate(copies):
+                self.blend(slot, copy, 1.0)
 
     def check(self) -> None:
         """Raise StateMismatchError while the folder holds the copies of another run."""
@@ -159,13 +144,8 @@ class OnDisk:
                 f"{self.folder}: give load_state_dict the checkpoint of that run, or give another folder"
             )
 
-    def to(self, device: torch.device) -> None:  # noqa: ARG002
-        """Do nothing: files do not move."""
-        self._free.clear()
-
     def close(self) -> None:
         """Unlock the folder for other runs."""
-        self._free.clear()
         self._release()
 
     def _blended(self, old: Params, new: Params, mix: float) -> Iterator[tuple[str, Tensor]]:
@@ -184,7 +164,6 @@ class OnDisk:
         self._serial += 1
         path, digest = self.folder / f"slot-{slot}-{self._serial}.safetensors", hashlib.sha256()
         with self._explained(f"slot {slot} could not be written", path), replacing(path) as file:
-            self._written.append(path)
             header = self._header()
             file.write(header)
             digest.update(header)
@@ -212,10 +191,15 @@ class OnDisk:
 
     def _commit(self, entries: dict[int, _Entry]) -> None:
         self._list(entries)
-        old = {self.folder / entry.file for slot, entry in self._entries.items() if entries[slot] != entry}
-        kept = {self.folder / entry.file for entry in entries.values()}
-        written = [*old, *(path for path in self._written if path not in kept)]
-        self._entries, self._written, self.begun = entries, written, [None]
+        self._entries, self._foreign, self.begun = entries, set(), [None]
+
+    def _sweep(self) -> None:
+        """Remove the files that the index does not name."""
+        named = self._foreign | {entry.file for entry in self._entries.values()}
+        with contextlib.suppress(OSError):  # files that cannot be removed only take space
+            for path in self.folder.iterdir():
+                if _OURS.fullmatch(path.name) and path.name not in named:
+                    path.unlink(missing_ok=True)
 
     def _list(self, entries: dict[int, _Entry]) -> None:
         listed = {str(slot): entry._asdict() for slot, entry in sorted(entries.items())}
@@ -242,12 +226,6 @@ def _library() -> ModuleType:
     except ImportError as missing:
         raise ImportError("a store in a folder needs safetensors: pip install safetensors") from missing
     return library
-
-
-def _remove(path: Path) -> None:
-    # A file that cannot be removed only takes space.
-    with contextlib.suppress(OSError):
-        path.unlink(missing_ok=True)
 
 
 def _lock(folder: Path) -> int:

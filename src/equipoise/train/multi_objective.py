@@ -9,21 +9,18 @@ import torch
 from torch import Tensor, nn
 
 from equipoise.conversion import Conversion
-from equipoise.conversion.plan import record_dtype
 from equipoise.conversion.protocol import archive_size
-from equipoise.errors import StateMismatchError
-from equipoise.state import flatten, unflatten
 from equipoise.train import checkpoint, inputs
 from equipoise.train import parameters as shards
 from equipoise.train.archive import Archive, open_slots
 from equipoise.train.distributed import Group, everywhere
 from equipoise.train.history import History, describe_limits, describe_step
+from equipoise.train.hooks import Attached, release
 from equipoise.train.inputs import Choice, Counts, Losses, Preference, Store
-from equipoise.train.run import Attached, Course, Run, release
+from equipoise.train.run import Course, Run
 from equipoise.units import Unit, Zero
 from equipoise.weighting import Limits, Weighting
 from equipoise.weighting.limits import Limit
-from equipoise.weighting.protocol import duals
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -402,9 +399,7 @@ class MultiObjective:
         sharded parameters are sharded alike. Calls since the last step are not included, as gradients are not part of a
         checkpoint: save between steps. A checkpoint can be loaded with another `store`.
         """
-        self._run.settle()
-        self._run.archive.settle()
-        return self._saved(self._run.archive.state())
+        return checkpoint.state_of(self._run)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Resume from a saved state. If it raises, nothing is changed.
@@ -417,70 +412,12 @@ class MultiObjective:
                 has the shards of another number of ranks, or an entry that no run has.
             StoreError: If a folder cannot be written to.
         """
-        run, like = self._run, self._run.saved(self._run.archive.like())
-        expected = self._saved(run.archive.like())
-        if state.keys() != expected.keys():
-            raise StateMismatchError(f"checkpoint must have the entries {sorted(expected)}; found {sorted(state)}")
-        checkpoint.check_configuration(state["configuration"], expected["configuration"])
-        preferences = checkpoint.check_preferences(state["preferences"], run.preferences[0][1])
-        found = dict(state["tensors"])
-        for key, owner in self._owners().items():
-            if key in found:
-                found[key] = shards.shard_of(found[key], owner, key)
-        checkpoint.check_tensors(found, flatten(like))
-        copies = unflatten(found, like).conversion
-        with run.exactly():
-            numbers = run.saved({})
-            held = flatten(numbers)
-            saved = unflatten({name: found[name].to(x, copy=True) for name, x in held.items()}, numbers)
-            checkpoint.check_numbers(state, saved.coefficients, saved.following, duals(run.weighting, saved.weighting))
-            statistics = {name: x.to(run.device, copy=True) for name, x in state["statistics"].items()}
-            history = History(run.labels)
-            history.load(state["history"])
-            run.archive.load(copies)
-            run.step = state["step"]
-            run.prefer(run.wish.w.new_tensor(preferences[-1][1]))
-            run.load(saved)
-        run.archive.recorded, run.steers = state["recorded"], state["steers"]
-        run.compared, run.accumulates = state["compared"], state["accumulates"]
-        run.statistics, run.history, run.preferences = statistics, history, preferences
+        checkpoint.resume(self._run, state)
 
     def to(self, device: torch.device | str) -> "MultiObjective":
         """Move everything to the device that the model is on."""
         self._run.to(torch.empty(0, device=device).device)
         return self
-
-    def _saved(self, conversion: Any) -> dict[str, Any]:  # noqa: ANN401
-        run, tensors = self._run, flatten(self._run.saved(conversion))
-        if run.params.sharded:
-            tensors |= {key: shards.as_shard(tensors[key], owner) for key, owner in self._owners().items()}
-        held = {name: (tuple(p.shape), str(record_dtype(p))) for name, p in run.params().items()}
-        return {
-            "configuration": checkpoint.describe(
-                weighting=self.weighting,
-                conversion=self.conversion,
-                preference=run.preferences[0][1],
-                names=self.names,
-                every=run.course.every,
-                units=run.units.units,
-                ideal=run.units.ideal,
-                parameters=held,
-            ),
-            "step": run.step,
-            "recorded": run.archive.recorded,
-            "compared": run.compared,
-            "accumulates": run.accumulates,
-            "steers": run.steers,
-            "preferences": [[step, list(w)] for step, w in run.preferences],
-            "tensors": tensors,
-            "statistics": dict(run.statistics),
-            "history": run.history.rows(),
-        }
-
-    def _owners(self) -> dict[str, Tensor]:
-        """The parameters that tensors of a checkpoint are copies of, by the names of these tensors."""
-        params, slots = self._run.params(), range(self.conversion.copies or 0)
-        return {f"conversion.slots.{j}.{name}": p for j in slots for name, p in params.items()}
 
 
 def check_settings(settings: Mapping[str, Any]) -> None:

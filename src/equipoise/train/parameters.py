@@ -30,7 +30,8 @@ __all__ = [
 ]
 
 _learns = operator.attrgetter("requires_grad")
-_tables = operator.itemgetter("_parameters", "_modules")
+_TABLES = ("_parameters", "_modules")
+_tables = operator.itemgetter(*_TABLES)
 
 
 class Parameters:
@@ -44,8 +45,9 @@ class Parameters:
     def __init__(self, model: nn.Module, names: Iterable[str] | None) -> None:
         self.model = model
         self.chosen = names is not None
-        self._found: dict[str, Tensor] | None = None
-        self._noted = False
+        self._found: dict[str, Tensor] = {}
+        self._seen: list[object] = []
+        """The objects when the parameters were looked up; empty: look them up in every call."""
         _check_fsdp(model)
         reshard(model)
         known = dict(model.named_parameters())
@@ -71,37 +73,21 @@ class Parameters:
         if self.sharded:
             reshard(self.model)
         # Calling named_parameters() in every step would dominate the cost.
-        if self._found is None or not (self._noted and self._is_as_it_was()):
+        now = self._objects() if self._seen else []
+        if not now or len(now) != len(self._seen) or not all(map(operator.is_, now, self._seen)):
             self._found = self._look_up()
-            self._noted = self._note(self._found)
+            recorded = set(map(id, self._found.values()))
+            self._modules = [vars(module) for module in self.model.modules()]
+            self._frozen = [p for p in self.model.parameters() if id(p) not in recorded and not p.requires_grad]
+            plain = all(isinstance(own.get(name), dict) for own in self._modules for name in _TABLES)
+            self._seen = self._objects() if plain else []  # TorchScript stores parameters elsewhere
         return self._found
 
-    def _note(self, found: Mapping[str, Tensor]) -> bool:
-        """Remember what changes when a parameter is added, removed, replaced or unfrozen.
-
-        False for modules that store their parameters elsewhere, such as TorchScript modules.
-        """
-        modules, known = list(self.model.modules()), set(map(id, found.values()))
-        tables = [vars(module).get(name) for module in modules for name in ("_parameters", "_modules")]
-        if not all(isinstance(table, dict) for table in tables):
-            return False
-        self._owners, self._owned = [vars(module) for module in modules], tables
-        self._held: list[dict[str, Any]] = [table for table in tables if table]
-        self._empty = [table for table in tables if not table]
-        self._contents = [*chain.from_iterable(map(dict.values, self._held)), ...]
-        self._keys = list(chain.from_iterable(self._held))
-        self._frozen = [p for p in self.model.parameters() if id(p) not in known and not p.requires_grad]
-        return True
-
-    def _is_as_it_was(self) -> bool:
-        held = chain(chain.from_iterable(map(dict.values, self._held)), (...,))
-        return (
-            all(map(operator.is_, chain.from_iterable(map(_tables, self._owners)), self._owned))
-            and all(map(operator.is_, held, self._contents))
-            and not any(self._empty)
-            and list(chain.from_iterable(self._held)) == self._keys
-            and not any(map(_learns, self._frozen))
-        )
+    def _objects(self) -> list[object]:
+        """Objects of which one is another once a parameter is added, removed, replaced or unfrozen."""
+        tables = list(chain.from_iterable(map(_tables, self._modules)))
+        held = chain.from_iterable(map(dict.values, tables))
+        return [*tables, *map(len, tables), *chain.from_iterable(tables), *held, *map(_learns, self._frozen)]
 
     def _look_up(self) -> dict[str, Tensor]:
         known = dict(self.model.named_parameters())

@@ -1,5 +1,7 @@
 """Warnings about objectives that are missing from batches, for runs with `counts`."""
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -22,7 +24,8 @@ class Presence:
     """
 
     def __init__(self, names: tuple[str, ...]) -> None:
-        self.names = names
+        self.names, self.explain = names, _explain
+        """`explain` has the words for objectives that never came, from their names and the steps."""
         self._steps = self._faint = 0
         self._present = torch.zeros(len(names))
         """Steps in which each objective was present."""
@@ -30,8 +33,8 @@ class Presence:
         """Coefficients of absent objectives, summed over the steps with hardly any gradient since the last check."""
         self._told_absent = self._told_faint = False
 
-    def look(self, present: Tensor, coefficients: Tensor) -> None:
-        """Count a step: which objectives are present, and c, both on the host, (m,)."""
+    def look(self, present: Tensor, coefficients: Tensor, losses: Tensor) -> None:
+        """Count a step: which objectives are present, c, and the latest losses, on the host, (m,)."""
         self._steps += 1
         self._present += present
         absent = torch.where(present, 0.0, coefficients.abs())
@@ -40,21 +43,20 @@ class Presence:
             self._faint += 1
             self._missed += absent
         if self._steps % EVERY == 0:
-            self._check()
+            self._warn_of_faint()
+            if float(self._present.mean()) >= DRAWS:
+                self.warn_of_absent(losses)
 
-    def _check(self) -> None:
+    def warn_of_absent(self, losses: Tensor) -> None:
+        """Warn once if objectives never came: their latest losses are NaN."""
+        never = [name for name, loss in zip(self.names, losses.tolist(), strict=True) if math.isnan(loss)]
+        if never and self._steps > 0 and not self._told_absent:
+            self._told_absent = True
+            warn(f"{self.explain(never, self._steps)}; this is said once", BalanceWarning)
+
+    def _warn_of_faint(self) -> None:
         faint, missed = self._faint, self._missed
         self._faint, self._missed = 0, torch.zeros_like(missed)
-        if not self._told_absent and float(self._present.mean()) >= DRAWS:
-            self._told_absent = True
-            never = [spoken(name) for name, n in zip(self.names, self._present.tolist(), strict=True) if n == 0]
-            if never:
-                others = f" (nor had {len(never) - 1} more)" if len(never) > 1 else ""
-                warn(
-                    f"{never[0]} had no samples in {self._steps} steps{others}: leave it out of the preference, or see "
-                    "that batches have it; this is said once",
-                    BalanceWarning,
-                )
         worst = int(missed.argmax())
         if faint > EVERY // 2 and not self._told_faint and float(self._present[worst]) > 0:
             self._told_faint = True
@@ -64,3 +66,9 @@ class Presence:
                 "(eq.GroupBalancedSampler), or batches drawn by λ (eq.DomainSampler); this is said once",
                 BalanceWarning,
             )
+
+
+def _explain(never: list[str], steps: int) -> str:
+    others = f" (nor had {len(never) - 1} more)" if len(never) > 1 else ""
+    found = f"{spoken(never[0])} had no samples in {steps} steps{others}"
+    return f"{found}: leave it out of the preference, or see that batches have it"

@@ -6,13 +6,11 @@ on the CPU, and in the next call on an accelerator. One step, from top to bottom
 
     mol(losses)         Run.call                    measure, check, choose c, Σ c_i f_i
     .backward()         _differentiated             the call counts
-    optimizer.step()    Run._before_step            θ⁽ᵗ⁾ is held, and recorded if its losses are there
-                        Run._after_step, _commit    λ moves
+    optimizer.step()    Run.before_step             θ⁽ᵗ⁾ is held, and recorded if its losses are there
+                        Run.after_step, _commit     λ moves
 """
 
-import copy
 import math
-import weakref
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
@@ -29,6 +27,7 @@ from equipoise.train.coefficients import Coefficients, Known, Measured, knows_ah
 from equipoise.train.distributed import Group, Seen, everywhere, mean_losses, mean_rows
 from equipoise.train.gradients import directed, jacobian_rows
 from equipoise.train.history import Balance, History, Watch, scaled
+from equipoise.train.hooks import Attached
 from equipoise.train.inputs import Counts, Losses, Wish, check_graph, stack_counts, stack_losses
 from equipoise.train.nonfinite import Floor, check_gradients, check_start, is_finite, nonfinite, refuse
 from equipoise.train.parameters import Parameters, local
@@ -40,7 +39,7 @@ from equipoise.weighting.floor import floor
 from equipoise.weighting.protocol import duals, restarted
 from equipoise.weighting.reweighted import row_dtype
 
-__all__ = ["Attached", "Course", "Run", "Saved", "release"]
+__all__ = ["Course", "Run", "Saved"]
 
 UNSTEPPED = 8
 """Backward passes without an optimizer step before a warning; more than 1, as gradient scalers skip some steps."""
@@ -330,7 +329,7 @@ class Run:
         if not self._next.calls and self._cleared():
             self._next.left_out = True
 
-    def _before_step(self, optimizer: torch.optim.Optimizer, *, searches: bool = False) -> None:
+    def before_step(self, optimizer: torch.optim.Optimizer, *, searches: bool = False) -> None:
         """Runs before the optimizer steps, when all calls of the step are known.
 
         Args:
@@ -370,20 +369,21 @@ class Run:
         else:
             self._next.largest = fetch(largest)
 
-    def _within_step(self, optimizer: torch.optim.Optimizer, closure: Callable[[], Any]) -> Callable[[], Any]:
+    def within_step(self, optimizer: torch.optim.Optimizer, closure: Callable[[], Any]) -> Callable[[], Any]:
         """Wrap a closure: its first evaluation ends the step's calls; later ones use the same coefficients."""
         self._next.within = None  # left over from a step that failed
 
         def evaluate() -> Any:  # noqa: ANN401
             result = closure()
             if self._next.within is None:
-                self._before_step(optimizer, searches=True)
+                self.before_step(optimizer, searches=True)
                 self._next.within = self._next.calls[-1].chosen if self._next.calls else None
             return result
 
         return evaluate
 
-    def _after_step(self, optimizer: torch.optim.Optimizer) -> None:
+    def after_step(self, optimizer: torch.optim.Optimizer) -> None:
+        """Runs after the optimizer has stepped, or was kept from it by `before_step`."""
         if not self._next.calls:
             if self._next.nonfinite is not None:
                 self._count_skipped(self._next.nonfinite)
@@ -470,7 +470,7 @@ class Run:
         self.losses = values if mask is None else torch.where(mask, values, self.losses)
         self.history.add(self.step, self.losses, self.coefficients, weights)
         if mask is not None and self.presence is not None:
-            self.presence.look(mask, c)
+            self.presence.look(mask, c, self.losses)
         if self.watch is not None and self.step >= self.watch.due:
             self.watch.look(self.weights.state, self.step)
         if weights is not None and self.step >= self.balance.due:
@@ -633,64 +633,3 @@ def _plainly(kind: str, *, mixed: bool) -> Iterator[None]:
     uncast = torch.autocast(kind, enabled=False) if mixed else nullcontext()
     with torch.inference_mode(mode=False), torch.no_grad(), uncast:
         yield
-
-
-# The optimizer ------------------------------------------------------------------------------
-
-_ATTACHED: weakref.WeakKeyDictionary[torch.optim.Optimizer, weakref.ref[Run]] = weakref.WeakKeyDictionary()
-"""The run that follows each optimizer, by weak references to both."""
-
-
-class Attached:
-    """Hooks that notify a run of its optimizer's steps; a weak reference, as an optimizer may outlive the run."""
-
-    def __init__(self, run: Run, optimizer: torch.optim.Optimizer) -> None:
-        self.optimizer, self.run = optimizer, weakref.ref(run)
-        self.handles = (optimizer.register_step_pre_hook(self._before), optimizer.register_step_post_hook(self._after))
-        _ATTACHED[optimizer] = self.run
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> "Attached":
-        """Attach the copy of the run to the copy of the optimizer, which has no hooks yet."""
-        run = self.run()
-        assert run is not None  # noqa: S101
-        return Attached(copy.deepcopy(run, memo), copy.deepcopy(self.optimizer, memo))
-
-    def __reduce__(self) -> str:
-        raise TypeError(
-            "a MultiObjective with an optimizer cannot be pickled, as it holds hooks of the optimizer: save its "
-            "state_dict() with torch.save or eq.train.save, and load it into a new one"
-        )
-
-    def detach(self) -> None:
-        """Remove the hooks."""
-        for handle in self.handles:
-            handle.remove()
-        _ATTACHED.pop(self.optimizer, None)
-
-    def _before(
-        self, optimizer: torch.optim.Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
-        run = self.run()
-        if run is None or optimizer is not self.optimizer:  # a copied optimizer has copied hooks
-            return None
-        named = "closure" in kwargs
-        closure = kwargs["closure"] if named else next(iter(args[1:]), None)  # the first is the optimizer
-        if closure is None:
-            run._before_step(optimizer)
-            return None
-        within = run._within_step(optimizer, closure)
-        return (args, {**kwargs, "closure": within}) if named else ((args[0], within), kwargs)
-
-    def _after(self, optimizer: torch.optim.Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:  # noqa: ARG002
-        run = self.run()
-        if run is not None and optimizer is self.optimizer:
-            run._after_step(optimizer)
-
-
-def release(optimizer: torch.optim.Optimizer) -> None:
-    """Close any earlier MultiObjective on this optimizer, for example from a re-run notebook cell."""
-    holder = _ATTACHED.get(optimizer)
-    earlier = None if holder is None else holder()
-    if earlier is not None:
-        warn("an earlier MultiObjective on this optimizer was closed: its solution stays, but it no longer records")
-        earlier.close()

@@ -52,7 +52,7 @@ class InMemory:
     def __init__(self, copies: Sequence[dict[str, Tensor]], *, on_host: bool = False) -> None:
         self.copies, self.on_host = list(copies), on_host
         self.device = next(iter(copies[0].values())).device
-        self._free: list[dict[str, Tensor]] = []
+        self.free: list[dict[str, Tensor]] = []
         """Free buffers for copies of θ: one, or two while the thread still reads the other."""
         self._dtypes = [x.dtype for x in copies[0].values()] if all(map(can_average, copies[0].values())) else None
         """The dtypes of the tensors, if all of them can be averaged."""
@@ -69,7 +69,7 @@ class InMemory:
         self.begun.append(list(map(_version, self.copies[slot].values())))
         if mix == 1 and isinstance(new, Aside) and all(new is not copy for copy in self.copies):
             old, self.copies[slot] = self.copies[slot], new
-            self._free.append(old)
+            self.free.append(old)
         elif list(map(_dtype, tensors)) != self._dtypes:
             blend(self.copies[slot], new, mix)
         elif mix == 1:  # the usual case
@@ -92,38 +92,18 @@ class InMemory:
                 blend({name: x for (name, x), version in old if x._version == version}, new, mix)
         return bool(begun)
 
-    def aside(self, params: Params) -> Held:
-        """Copy θ to a buffer like those of the slots, so that it can become one."""
-        if not self._free:
-            blank = {n: torch.empty_like(x, pin_memory=x.is_pinned()) for n, x in self.copies[0].items()}
-            self._free.append(blank)
-        return copy_aside(params, self._free, on_host=self.on_host)
-
-    def release(self, held: Held) -> None:
-        """Free the copy's buffer for reuse, unless it has become a slot."""
-        if isinstance(held.value, Aside) and all(copy is not held.value for copy in self.copies):
-            self._free.append(held.value)
-
     def fill(self, copies: Iterable[Params]) -> None:
         """Overwrite the slots in place."""
         for old, new in zip(self.copies, copies, strict=True):
             blend(old, new, 1.0)
 
-    def check(self) -> None:
-        """Do nothing: slots in memory always belong to this run."""
-
     def to(self, device: torch.device) -> None:
         """Move the slots to the device, or pin them if they stay on the host."""
-        self._free.clear()
         if not self.on_host:
             self.copies = [{name: x.to(device) for name, x in copy.items()} for copy in self.copies]
             self.device = device
         elif device.type == "cuda":
             self.copies = [{name: x.pin_memory() for name, x in copy.items()} for copy in self.copies]
-
-    def close(self) -> None:
-        """Free the spare buffers."""
-        self._free.clear()
 
 
 def in_memory(params: Params, number: int, *, on_host: bool = False) -> InMemory:
@@ -142,15 +122,16 @@ def in_memory(params: Params, number: int, *, on_host: bool = False) -> InMemory
 
 
 @torch.no_grad()
-def copy_aside(params: Params, free: list[dict[str, Tensor]], *, on_host: bool) -> Held:
+def copy_aside(params: Params, free: list[dict[str, Tensor]], *, on_host: bool, like: Params | None = None) -> Held:
     """Copy θ in stream order: later kernels may overwrite it, and the host does not wait.
 
     Args:
         params: θ.
         free: Free buffers, if any.
         on_host: Whether the copy is in host memory.
+        like: The dtypes of the copy, as θ may have got others since; None: those in which θ is recorded.
     """
-    to = Aside(free.pop() if free else _empty(params, on_host=on_host))
+    to = Aside(free.pop() if free else _empty(params, on_host=on_host, like=like))
     torch._foreach_copy_(list(to.values()), list(params.values()), non_blocking=True)
     if not (on_host and next(iter(params.values())).is_cuda):
         return Fetched(to, None)
@@ -159,10 +140,11 @@ def copy_aside(params: Params, free: list[dict[str, Tensor]], *, on_host: bool) 
     return Fetched(to, copied)
 
 
-def _empty(params: Params, *, on_host: bool) -> dict[str, Tensor]:
-    """Uninitialised buffers with the parameters' shapes and layouts, in the dtypes that are recorded."""
+def _empty(params: Params, *, on_host: bool, like: Params | None = None) -> dict[str, Tensor]:
+    """Uninitialised buffers with the parameters' shapes and layouts, in the dtypes of `like` or that are recorded."""
     found = {}
     for name, p in params.items():
-        memory = torch.empty_like(p, dtype=record_dtype(p), device="cpu" if on_host else None, requires_grad=False)
+        dtype = record_dtype(p) if like is None else like[name].dtype
+        memory = torch.empty_like(p, dtype=dtype, device="cpu" if on_host else None, requires_grad=False)
         found[name] = memory.pin_memory() if on_host and p.is_cuda else memory
     return found

@@ -22,12 +22,12 @@ class Chosen(NamedTuple):
     """c, on the device of the losses, (m,)."""
     scale: Scale | None
     """The units of the losses, on their device; None: no units."""
+    told: Fetched[Tensor]
+    """c on the host or on its way there, (m,); together with λ after the step if that is computed on device, (2, m)."""
     rows: Tensor | None = None
     """Rows that c multiplies instead of this step's gradients, (m, d)."""
     after: Any = None
     """The state of a weighting that has already been updated with these losses."""
-    told: Fetched[Tensor] | None = None
-    """c on the host or on its way there, (m,); together with λ after the step if that is computed on device, (2, m)."""
 
 
 @dataclass(eq=False)

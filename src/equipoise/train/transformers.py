@@ -4,7 +4,6 @@ Needs the extra `transformers`; nothing else imports this module.
 """
 
 import json
-import math
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -34,8 +33,6 @@ WEIGHT = "draw_weight"
 """The column with the weights of drawn samples."""
 STATE = "equipoise.pt"
 """The checkpoint file with the states of method and sampler, and the weights that training resumes with."""
-PATIENCE = 1000
-"""Steps without labels of a domain before a warning, if an epoch takes longer."""
 FINISHED = "trainer_state.json"
 """The file that the Trainer writes last."""
 FOREIGN = (
@@ -127,8 +124,8 @@ class DomainTrainer(Trainer):
         self._shares: deque[Tensor] = deque()
         self._sums: Tensor | None = None
         """Losses and counts of an evaluation, (2, m)."""
-        self._said: set[str] = set()
-        """Warnings that are given once."""
+        self._warned = False
+        """Whether it was said that evaluation data lack the column."""
         super().__init__(*args, **kwargs)
         require(not self.is_deepspeed_enabled, "DeepSpeed must not be used: it has its own optimizer", "DeepSpeed")
         require(self.args.n_gpu <= 1, "several GPUs must be used by torchrun", f"{self.args.n_gpu} in one process")
@@ -221,6 +218,8 @@ class DomainTrainer(Trainer):
         optimizer = getattr(self.optimizer, "optimizer", self.optimizer)  # an earlier run may have wrapped it
         model: Any = self.model
         self.mol = MultiObjective(model, optimizer, **self._settings)
+        if self.mol._run.presence is not None:
+            self.mol._run.presence.explain = _explain_absent
         return made
 
     def get_train_dataloader(self) -> Any:  # noqa: ANN401
@@ -291,7 +290,8 @@ class DomainTrainer(Trainer):
         """Log losses, λ and probabilities of the domains besides the loss."""
         if self.mol is not None and self.is_in_train and "loss" in logs:
             metrics = self.mol.metrics()
-            self._warn_of_absent(metrics)
+            if self.sampler is not None:  # every drawn step has rows of every domain
+                self._warn_of_absent()
             wanted = ("loss/", "lambda/", "violation/", "multiplier/", "tch", "imbalance")
             logs |= {name: float(x) for name, x in metrics.items() if name.startswith(wanted)}
             if self.sampler is not None:
@@ -299,24 +299,13 @@ class DomainTrainer(Trainer):
                 logs |= {f"q/{name}": x for name, x in zip(self.domains, q, strict=True)}
         super().log(logs, *args, **kwargs)
 
-    def _warn_of_absent(self, metrics: Mapping[str, float]) -> None:
-        """Warn once if no step had labels of a domain, although its rows should have been there."""
+    def _warn_of_absent(self) -> None:
+        """Warn once of domains without labels, when their rows should have been there."""
         assert self.mol is not None  # noqa: S101
-        passed = (self.state.epoch or 0.0) > 0.999 or self.mol.step >= PATIENCE
-        if self.mol.step == 0 or not (passed or self.sampler is not None):  # drawn steps have rows of every domain
-            return
-        absent = [name for name in self.domains if math.isnan(metrics[f"loss/{name}"])]
-        if absent:
-            text = (
-                f"the first {self.mol.step} steps must have labels of every domain; found none of {absent}. Either all "
-                f"their labels are {IGNORED}, or they have no rows: mend the data, or leave them out of domains"
-            )
-            self._warn_once("absent", text)
-
-    def _warn_once(self, key: str, text: str) -> None:
-        if key not in self._said:
-            self._said.add(key)
-            warn(text)
+        run = self.mol._run
+        run.settle()
+        if run.presence is not None:
+            run.presence.warn_of_absent(run.losses)
 
     # The solution -----------------------------------------------------------------------------
 
@@ -348,9 +337,10 @@ class DomainTrainer(Trainer):
             require(len(present) > 0, f"evaluation data must have labels other than {IGNORED}", "none")
             output.metrics.update({f"{metric_key_prefix}_loss/{name}": loss for name, loss in present.items()})
             output.metrics[f"{metric_key_prefix}_worst"] = max(present.values())
-        elif f"{metric_key_prefix}_loss" in (output.metrics or {}):
+        elif f"{metric_key_prefix}_loss" in (output.metrics or {}) and not self._warned:
+            self._warned = True
             found = f"evaluation data must have the column {self.column!r} for losses by domain; found"
-            self._warn_once("column", f"{found} {_columns(dataloader.dataset) or 'a batch without it'}")
+            warn(f"{found} {_columns(dataloader.dataset) or 'a batch without it'}")
         return output
 
     def save_model(self, *args: Any, **kwargs: Any) -> None:
@@ -403,6 +393,13 @@ class DomainTrainer(Trainer):
         self.mol.close()
 
 
+def _explain_absent(never: list[str], steps: int) -> str:
+    return (
+        f"{steps} steps must have labels of every domain; found none of {never}. Either all their labels are "
+        f"{IGNORED}, or they have no rows: mend the data, or leave them out of domains"
+    )
+
+
 class _Steps(TrainerCallback):
     """Hooks at the end of steps and of training."""
 
@@ -415,8 +412,8 @@ class _Steps(TrainerCallback):
             sampler.follow(self.trainer._drawn_by(mol))
 
     def on_epoch_end(self, *args: Any, **kwargs: Any) -> None:  # noqa: ARG002
-        assert self.trainer.mol is not None  # noqa: S101
-        self.trainer._warn_of_absent(self.trainer.mol.metrics())
+        if (self.trainer.state.epoch or 0.0) > 0.999:
+            self.trainer._warn_of_absent()
 
     def on_train_end(self, *args: Any, **kwargs: Any) -> None:  # noqa: ARG002
         self.trainer._finish()
