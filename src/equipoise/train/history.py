@@ -310,6 +310,15 @@ class Balance:
         name, largest = spoken(self.names[worst]), spoken(self.names[top])
         more = f" ({others} more {'objective is' if others == 1 else 'objectives are'} like it)" if others else ""
         loss = float(losses[worst])
+        starved = (
+            f"{name} has had hardly any gradient for {WINDOWS * LOOKS * EVERY} steps: its weight λ was {faint:.1g} on "
+            "average, and its"
+        )
+        if loss < 0:
+            return (
+                f"{starved} mean loss{self._below_ideal(worst, losses)}{more}. What to do: give {name} a lower ideal="
+                ", below the least loss that it can reach, or accept that it is better than asked for"
+            )
         other_units = self.units.units != "start" and loss > 0 and float(losses[top]) > UNITS * loss
         remedies = [
             f"if {largest} cannot fall much further (noisy labels, a likelihood), give its best value as ideal=",
@@ -317,7 +326,14 @@ class Balance:
             f"or raise the weight of {name}, or accept that it is better than asked for",
         ]
         return (
-            f"{name} has had hardly any gradient for {WINDOWS * LOOKS * EVERY} steps: its weight λ was {faint:.1g} on "
-            f"average, and its weighted loss is {100 * below:.0f} % below the largest, that of {largest}{more}. What "
-            f"to do: {'; '.join(remedies)}"
+            f"{starved} weighted loss is {100 * below:.0f} % below the largest, that of {largest}{more}. What to do: "
+            f"{'; '.join(remedies)}"
+        )
+
+    def _below_ideal(self, i: int, losses: Tensor) -> str:
+        """How a mean f̃_i below 0 is said: as loss and ideal, if both are known."""
+        ideal = float(constant(self.units.ideal, losses).expand_as(losses)[i])
+        raw = self.units.raw(losses) if ideal != 0 else None  # at 0 the weighting may have an ideal point of its own
+        return (
+            " lies below its ideal point" if raw is None else f", {float(raw[i]):.3g}, lies below its ideal={ideal:.3g}"
         )
