@@ -375,9 +375,10 @@ class MultiObjective:
             weighted loss. `imbalance` (largest over smallest, minus 1) and `angle` (to the preferred ray, in radians)
             are 0 where the preference is met; both ignore objectives with w_i = 0. `archive`: the copies in use, if the
             conversion keeps several. For a loss with a limit ε, `violation/…` and `slack/…` are how far it lies above
-            and below ε, as fractions of |ε|, and `multiplier/…` is the price of the limit: how much the free losses
-            would fall per unit of relaxation. `skipped`: steps left out, with `on_nonfinite="skip"`, since the run was
-            made or resumed.
+            and below ε, as fractions of |ε|. `missed/…` is the mean of that over the last eighth of the steps: above 0
+            where it was missed, below where it was kept. `multiplier/…` is the price of the limit: how much the free
+            losses would fall per unit of relaxation. `skipped`: steps left out, with `on_nonfinite="skip"`, since the
+            run was made or resumed.
         """
         run = self._run
         run.settle()
