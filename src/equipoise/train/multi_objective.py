@@ -391,6 +391,24 @@ class MultiObjective:
         described |= {"skipped": run.skipped} if run.course.skips else {}
         return {"step": self.step, **described, **({} if size is None else {"archive": int(size)})}
 
+    def weighted(self, losses: Losses) -> Tensor:
+        """w_i (f_i − z_i)/u_i of any losses, such as held-out ones, (m,) on the host; nothing moves.
+
+        Their maximum is what the run makes small: judge by it when to stop.
+
+        Args:
+            losses: f, a tensor (m,), or numbers in a list or by name; no graph is needed.
+
+        Examples:
+            >>> mol = eq.MultiObjective(torch.nn.Linear(1, 1), None, {"left": 0.25, "right": 0.75}, units=[2.0, 1.0])
+            >>> mol.weighted({"left": torch.tensor(4.0), "right": torch.tensor(1.0)}).tolist()
+            [0.5, 0.75]
+        """
+        run = self._run
+        run.settle()
+        f = inputs.stack_losses(losses, run.wish.names, len(run.wish.w), run.device).detach().cpu()
+        return run.wish.w.to(torch.float64) * run.above(f)
+
     # Checkpoints ------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
