@@ -146,6 +146,26 @@ def test_the_unit_of_one_loss_does_not_matter_with_units_start():
     torch.testing.assert_close(answer(300.0), answer(1.0), rtol=1e-4, atol=1e-6)
 
 
+def test_a_run_of_known_length_is_young_for_at_most_a_third_of_it():
+    assert eq.default(steps=300) == eq.default(youth=100.0)
+    assert eq.default(steps=10**6) == eq.default()
+    assert eq.default(steps=300, youth=5, power=4) == eq.default(youth=5, power=4)
+    for wrong in (0, 2.5):
+        with pytest.raises(ValueError, match="steps must be a whole number of at least 1; found"):
+            eq.default(steps=wrong)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("task", "steps", "at_most"), [("digits MLP", 200, 0.9), ("4 units", 200, 1.0)])
+def test_a_short_run_of_known_length_is_no_weighted_sum(task, steps, at_most):
+    """Its largest weighted loss over that of a weighted sum, which the default without a length is near."""
+    methods = {"LS": eq.methods()["LS"], "known": eq.default(steps=steps)}
+    values: dict[str, float] = {}
+    for record in networks.run(task, methods, seeds=(20, 21), steps=steps, optimizers=networks.ADAM):
+        w, f = (torch.tensor(x, dtype=torch.float64) for x in (record.preferences, record.train))
+        values[record.column] = values.get(record.column, 0.0) + float(metrics.tch(f, w).mean())
+    assert values["known"] < at_most * values["LS"]
+
+
 def test_one_constant_of_the_default_can_be_changed():
     method: Any = registry.default()
     assert eq.default() == method

@@ -59,17 +59,20 @@ def test_one_round_by_hand():
     assert "archive-size" not in told
 
 
-def test_without_a_weighting_it_is_the_default_method(tmp_path: Path, town: Maker):
+def test_without_a_weighting_it_is_the_default_for_so_many_rounds(tmp_path: Path, town: Maker):
     def strategy(**options: Any) -> PreferenceStrategy:
         return PreferenceStrategy(objectives=4, fraction_evaluate=0.0, **options)
 
     here = town()
-    whole, parts = strategy(), strategy(checkpoint=tmp_path)
-    assert (whole.weighting, whole.conversion) == (eq.SelfTuned(), eq.Suffix())
-    whole.start(LocalGrid(here.train(), 4), here.arrays(), num_rounds=12)
-    parts.start(LocalGrid(here.train(), 4), here.arrays(), num_rounds=7)
+    parts = strategy(checkpoint=tmp_path)
+    assert parts.conversion == eq.Suffix()
+    parts.start(LocalGrid(here.train(), 4), here.arrays(), num_rounds=60)
+    assert parts.weighting == eq.default(steps=60).weighting
     resumed = strategy(resume=tmp_path)
-    resumed.start(LocalGrid(here.train(), 4), here.arrays(), num_rounds=12)
+    resumed.start(LocalGrid(here.train(), 4), here.arrays(), num_rounds=66)
+    assert (resumed.rounds, resumed.weighting) == (60, parts.weighting)  # as it began
+    whole = strategy(weighting=eq.default(steps=60).weighting, conversion=eq.Suffix())
+    whole.start(LocalGrid(here.train(), 4), here.arrays(), num_rounds=66)
     for name, array in whole.solution().items():
         assert np.array_equal(array.numpy(), resumed.solution()[name].numpy())
 

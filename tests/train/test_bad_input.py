@@ -232,7 +232,7 @@ LOSSES = {
     ),
     "a vector by name": (
         lambda f: {"a": f, "b": f[1], "c": f[2]},
-        "losses['a'] must be a tensor of shape () with its graph, not the result of .item(); found (3,)",
+        "losses['a'] must be a tensor of shape () with its graph: a mean over the batch, not .item(); found (3,)",
     ),
     "no tensor": (
         lambda f: f.sum().item(),
@@ -240,7 +240,7 @@ LOSSES = {
     ),
     "numbers without a graph": (
         lambda f: f.tolist(),
-        "losses[0] must be a tensor of shape () with its graph, not the result of .item(); found float",
+        "losses[0] must be a tensor of shape () with its graph: a mean over the batch, not .item(); found float",
     ),
     "too few in a list": (lambda f: [*f[:2]], "losses must have 3 entries, as the preference has; found 2"),
     "no graph in a list": (
@@ -248,7 +248,10 @@ LOSSES = {
         "every loss must require grad; found [1] without a graph",
     ),
     "integers": (lambda f: f.long(), "losses must be floating-point numbers; found torch.int64"),
-    "no graph": (lambda f: f.detach(), "losses must require grad; found losses without a graph, as inside torch.vmap"),
+    "no graph": (
+        lambda f: f.detach(),
+        "losses must require grad; found losses without a graph: detached, or computed under torch.no_grad() or inside",
+    ),
     "no graph by name": (
         lambda f: {"a": f[0], "b": f[1].detach(), "c": f[2]},
         "every loss must require grad; found ['b'] without a graph",

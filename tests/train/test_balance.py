@@ -79,6 +79,19 @@ def test_else_the_ray_misses_the_front():
         ((2.0, 1.0), [0.9, 0.1], {"units": "start"}, "^objective 1 .*ideal=; or raise"),
         ((4.0, 1.0), [0.5, 0.5], {"ideal": [0.0, 0.9]}, 'give units="start"'),
         ((9.0, *[1.0] * 10), [1 / 11] * 11, {}, r"\(9 more objectives"),  # one of eleven has all weight
+        # below its own ideal point
+        (
+            (3.0, 0.25),
+            [0.5, 0.5],
+            {"ideal": [0.0, 1.25], "units": [1.0, 2.0]},
+            r"mean loss, 0\.25, lies below its ideal=1\.25\. What to do: give objective 1 a lower ideal=, below the",
+        ),
+        (
+            (3.0, -0.5),
+            [0.5, 0.5],
+            {},
+            r"its mean loss lies below its ideal point\. What to do: give objective 1 a lower",
+        ),
     ],
 )
 def test_what_is_said(values, preference, settings, text):

@@ -126,7 +126,10 @@ OTHERS: dict[str, tuple[dict[str, Any], str]] = {
     "preference": ({"preference": [0.25, 0.25, 0.5]}, "preference must be [0.25, 0.25, 0.5]; found [0.2"),
     "names": ({"names": ("a", "b", "c")}, "names must be ('a', 'b', 'c'); found None"),
     "every": ({"every": 5}, "every must be 5; found 1"),
-    "parameters": ({"parameters": ["0.weight"]}, "parameters must be {'0.weight': ((8, 4), 'torch.float32')}; found {"),
+    "parameters": (
+        {"parameters": ["0.weight"]},
+        "parameters must be no others beside those in common; found {'0.bias': ",
+    ),
 }
 
 
@@ -150,6 +153,39 @@ def test_a_checkpoint_of_another_model(toy, preference):
     mol = eq.MultiObjective(torch.nn.Linear(3, 2), None, preference, method=(eq.OMD(), ADAPTIVE))
     with pytest.raises(eq.StateMismatchError, match=r"parameters must be \{'weight': \(\(2, 3\)"):
         mol.load_state_dict(saved)
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated:DeprecationWarning")
+def test_only_the_parameters_that_differ_are_named(preference):
+    def layers(last: int, *, compiled: bool = False) -> eq.MultiObjective:
+        model: torch.nn.Module = torch.nn.Sequential(
+            *(torch.nn.Linear(3, 3) for _ in range(100)), torch.nn.Linear(3, last)
+        )
+        whole = torch.compile(model) if compiled else model
+        assert isinstance(whole, torch.nn.Module)
+        return eq.MultiObjective(whole, None, preference)
+
+    with pytest.raises(eq.StateMismatchError) as told:
+        layers(4).load_state_dict(layers(5).state_dict())
+    kind = "'torch.float32'"
+    ours, theirs = (f"'100.weight': (({n}, 3), {kind}), '100.bias': (({n},), {kind})" for n in (4, 5))
+    rule = f"parameters must be {{{ours}}} beside those in common; found {{{theirs}}} beside those in common"
+    assert str(told.value).endswith(f"{rule} in the checkpoint")
+    with pytest.raises(eq.StateMismatchError, match=r"and 198 more .*its names have the prefix _orig_mod\.$"):
+        layers(4, compiled=True).load_state_dict(layers(4).state_dict())
+
+
+def test_a_changed_preference_is_loaded_with_the_first_one(toy, preference):
+    run, other = toy(), toy()
+    mol, later = eq.MultiObjective(run.model, run.optimizer, preference), [0.2, 0.2, 0.6]
+    run.run(mol, 2)
+    mol.set_preference(later)
+    run.run(mol, 2)
+    with pytest.raises(eq.StateMismatchError, match="load with the preference that the run began with; set_preference"):
+        eq.MultiObjective(other.model, other.optimizer, later).load_state_dict(mol.state_dict())
+    resumed = eq.MultiObjective(other.model, other.optimizer, preference)
+    resumed.load_state_dict(mol.state_dict())
+    assert resumed.preference.tolist() == pytest.approx(later)
 
 
 def test_a_state_stays_as_it_is_while_the_run_goes_on(toy, preference):

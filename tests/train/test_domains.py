@@ -423,6 +423,17 @@ def test_a_loader_takes_streams_whole():
         list(DataLoader(streams(), batch_size=None, num_workers=1))
 
 
+def test_domains_may_be_arrays_lists_or_of_pandas():
+    pandas = pytest.importorskip("pandas")
+    rows = [[1.0, 0.0], [0.5, 0.5], [0.0, 1.0]]
+    for forms in (
+        (torch.tensor(rows), rows, np.array(rows), pandas.DataFrame(rows, [7, 8, 9])),
+        (torch.tensor([0, 1, 1]), [0, 1, 1], np.array([0, 1, 1]), pandas.Series([0, 1, 1], [7, 8, 9])),
+    ):
+        first, *others = ([*eq.DomainSampler(each, batch_size=4, steps=3)] for each in forms)
+        assert others == [first] * 3
+
+
 # Bad input -----------------------------------------------------------------------------------------
 @pytest.mark.parametrize(
     ("domains", "settings", "message"),
@@ -435,6 +446,7 @@ def test_a_loader_takes_streams_whole():
         ([[1.0, 0.5], [float("nan"), 0.0]], {}, r"domains must have parts in \[0, 1\]; found nan"),
         ([[1, 1]], {"m": 3}, "domains must have a column for each of the 3 domains; found 2"),
         ([0, 1], {"batch_size": 1}, r"a step must have a place for each of the 2 domains: .* found 1 · 1 batches"),
+        (["a", "b"], {}, r"domains must be whole numbers, such as numpy\.unique\(ids, .*\)\[1\]; found 'a'"),
         ([0, 1], {"batch_size": 0}, "batch_size must be a whole number of at least 1; found 0"),
         ([0, 1], {"explore": 1.5}, r"explore must lie in \[0, 1\]; found 1\.5"),
         ([0, 1], {"base": [1.0, 0.0]}, r"base must be positive and finite; found \[1\.0, 0\.0\]"),

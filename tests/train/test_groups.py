@@ -1,7 +1,9 @@
 """Losses by group and batches balanced over groups, and bad input."""
 
 from collections import Counter
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -164,6 +166,26 @@ def test_bad_weights_are_named():
         eq.group_losses(torch.ones(2), torch.tensor([0, 1]), 2, weights=torch.ones(3))
 
 
+@pytest.mark.parametrize("form", ["list", "array", "Series"])
+def test_groups_may_come_in_any_form(form):
+    values, groups = torch.tensor([1.0, 2.0, 4.0]), torch.tensor([1, 0, 1])
+    ids: Any = {"list": groups.tolist(), "array": groups.numpy()}.get(form)
+    if ids is None:
+        ids = pytest.importorskip("pandas").Series(groups.tolist(), [5, 6, 7], dtype="Int64")
+    m: Any = np.int64(2)
+    torch.testing.assert_close(eq.group_losses(values, ids, m), eq.group_losses(values, groups, 2))
+    assert list(eq.GroupBalancedSampler(ids, m, seed=m)) == list(eq.GroupBalancedSampler(groups, 2, seed=2))
+
+
+def test_membership_may_come_in_any_form():
+    rows, values = [[1.0, 0.25], [0.0, 1.0]], torch.tensor([1.0, 2.0])
+    frame = pytest.importorskip("pandas").DataFrame(rows, columns=["a", "b"])
+    for parts in (rows, np.array(rows), frame):
+        torch.testing.assert_close(
+            eq.group_losses(values, parts, 2), eq.group_losses(values, torch.tensor(rows), 2), msg=str(type(parts))
+        )
+
+
 def test_groups_on_another_device_are_named():
     with pytest.raises(ValueError, match="groups must be on the device cpu of values; found meta"):
         eq.group_losses(torch.ones(2), torch.ones(2, dtype=torch.int64, device="meta"), 2)
@@ -292,7 +314,12 @@ def test_ranks_have_as_much_of_each_group_in_expectation():
         ([0, 1, 5], {"m": 3}, r"groups must lie in 0\.\.2; found 5"),
         ([0, -1], {}, r"groups must lie in 0\.\.0; found -1"),
         ([[0, 1]], {}, r"of shape \(n,\), or taken by DomainSampler where they overlap; found \(1, 2\)"),
-        ([0.0, 1.0], {}, "groups must be whole numbers; found torch.float32"),
+        ([0.0, 1.0], {}, "groups must be whole numbers; found torch.float64"),
+        (["a", "b", "a"], {}, r"groups must be whole numbers, such as numpy\.unique\(ids, .*\)\[1\]; found 'a'"),
+        ([0, None], {}, r"groups must be whole numbers, such as .*; found None"),
+        ([[0], [0, 1]], {}, "groups must have rows of one length; found several lengths"),
+        ([0, 1], {"m": 2.0}, "m must be a whole number of at least 1; found 2.0"),
+        ([0, 1], {"samples": True}, "samples must be a whole number of at least 1; found True"),
         ([0, 1], {"samples": 0}, "samples must be a whole number of at least 1; found 0"),
         ([0, 1], {"seed": -1}, "seed must be a non-negative whole number; found -1"),
         ([0, 1], {"rank": 2, "world_size": 2}, r"rank must lie in 0\.\.1; found 2"),

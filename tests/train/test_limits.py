@@ -1,14 +1,18 @@
 """Limits in a training loop: the call, the answer, the metrics, the warning and bad input."""
 
+import math
 import re
 import warnings
+from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
 
 import equipoise as eq
+from equipoise.train.history import Watch
 
 
 def parabolas(model: nn.Module) -> dict[str, Tensor]:
@@ -133,12 +137,98 @@ def test_a_limit_that_cannot_be_met_is_said_once():
     text = [str(one.message) for one in said if one.category is eq.errors.LimitWarning]
     assert len(text) == 1
     assert re.match(
-        r"error must be at most -0\.5; found 10\d % more on average .* multiplier that keeps growing", text[0]
+        r"error must be at most -0\.5; found 10\d % more on average over the last 64 steps, with a multiplier of \d.*"
+        r"If not, loosen error or give",
+        text[0],
     )
     metrics = mol.metrics()
-    assert metrics["violation/error"] > 0.9
+    assert metrics["missed/error"] == pytest.approx(1.0, rel=1e-2)
     assert metrics["multiplier/error"] > 10
     assert all(bool(torch.isfinite(x).all()) for x in mol.solution().values())
+
+
+def first_warning(mean: Callable[[int], float]) -> float:
+    """The step of the warning if the mean violation goes like this while the multiplier grows; inf if none comes."""
+    limits = eq.Limits((None, 1.0))
+    watch, state = Watch(("free", "held"), limits), limits.init(torch.zeros(2))
+    for step in (32, 64, 128, 256, 512, 1024, 2048, 4096):
+        with warnings.catch_warnings(record=True) as said:
+            warnings.simplefilter("always")
+            now = state._replace(mean=torch.tensor([mean(step)]), integral=torch.tensor([float(step)]))
+            watch.look(now._replace(steps=torch.tensor([float(step)])), step)
+        if said:
+            assert watch.due == math.inf
+            return step
+    return math.inf
+
+
+@pytest.mark.parametrize(
+    ("mean", "step"),
+    [
+        (lambda _: 1.0, 256),
+        (lambda t: t**-0.074, 256),  # 5 % less each time the steps double
+        (lambda t: 1 + 10 * math.exp(-t / 100), 1024),  # it comes closer, and stops
+        (lambda t: 0.2 if t > 300 else -0.2, 1024),  # it was kept
+        (lambda t: 1 - t / 4000, math.inf),  # a steady fall, to 0
+        (lambda t: 1 / t**0.5, math.inf),
+        (lambda _: 0.04, math.inf),
+    ],
+)
+def test_a_warning_comes_where_a_violation_stops_falling(mean, step):
+    assert first_warning(mean) == step
+
+
+def clashing(steps: int, at: float = 0.05) -> tuple[eq.MultiObjective, list[str]]:
+    """The young can hardly get below 0.5, and the middle-aged pay for it."""
+    model = nn.Linear(1, 1, bias=False)
+    nn.init.constant_(model.weight, 1.0)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    mol = eq.MultiObjective(model, optimizer, {"old": 1.0}, limits={"mid": 0.37, "young": at})
+
+    def losses(model: nn.Linear) -> dict[str, Tensor]:
+        x = model.weight.squeeze()
+        return {"old": 1 + x**2, "mid": 0.3 + 0.1 * (x - 0.5) ** 2, "young": 0.5 + 0.1 * (x - 2) ** 2}
+
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        train(mol, optimizer, steps, losses)
+    return mol, [str(one.message) for one in said]
+
+
+def test_a_short_run_is_told_of_all_missed_limits_and_first_of_the_one_that_weighs_most():
+    mol, (text,) = clashing(300)
+    assert re.match(
+        r"young must be at most 0\.05; found 9\d\d % more on average over the last 32 steps, with a multiplier of "
+        r"[\d.]+\. Also missed: mid \(at most 0\.37\), \d+ % more, multiplier [\d.]+\. .* loosen young, which weighs",
+        text,
+    )
+    metrics = mol.metrics()
+    assert metrics["missed/young"] > 9
+    assert metrics["missed/mid"] > 0.05
+    assert clashing(255)[1] == []
+
+
+def test_the_mean_violation_tells_whether_a_limit_was_kept():
+    """Where every second batch misses the limit by 30 % and the other keeps it by 10 %, it is missed by 10 %."""
+    x = nn.Parameter(torch.zeros(1))
+    mol = eq.MultiObjective(nn.ParameterDict({"x": x}), None, {"free": 1.0}, limits={"held": 2.0, "pair": (-1.0, 1.0)})
+    for step in range(1, 201):
+        held = 2.6 if step % 2 else 1.8
+        mol({"free": 1 + x[0], "held": held + 0 * x[0], "pair": -1.5 + 0 * x[0]})
+        if step == 1:
+            assert mol.metrics()["missed/held"] == pytest.approx(0.3)
+    metrics = mol.metrics()
+    assert metrics["violation/held"] == 0.0
+    assert metrics["missed/held"] == pytest.approx(0.1, abs=0.02)
+    assert metrics["missed/pair"] == pytest.approx(0.5)  # of two bounds the one that is missed
+
+
+@pytest.mark.parametrize("form", [torch.tensor, np.float32, np.array])
+def test_a_limit_may_be_a_scalar_of_torch_or_numpy(form):
+    assert eq.Limits((None, form(0.25), (form(0.25), 0.5))).limits == (None, 0.25, (0.25, 0.5))
+    for wrong in (form(math.nan), form([0.1, 0.2]) if form is not np.float32 else np.bool_(True)):
+        with pytest.raises(ValueError, match="a limit must be a finite number, a pair"):
+            make(limits={"error": wrong})
 
 
 def test_a_free_loss_of_zero_is_said_too():

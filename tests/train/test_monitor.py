@@ -78,3 +78,20 @@ def test_an_objective_of_weight_zero_does_not_count_for_the_balance(toy):
     assert found["tch"] == 0.75
     assert found["imbalance"] == 0.0
     assert found["angle"] == pytest.approx(0.0, abs=1e-6)
+
+
+def test_held_out_losses_are_weighted_as_in_the_run():
+    model = torch.nn.Linear(1, 2, bias=False)
+    mol = eq.MultiObjective(model, None, {"a": 0.3, "b": 0.7}, units="start", ideal={"a": 0.5})
+    first = model.weight.squeeze().square() + torch.tensor([2.5, 4.0])
+    mol({"a": first[0], "b": first[1]})
+    mol({"a": first[0], "b": first[1]})
+    before = mol.metrics()
+    a, b = (first.detach() - torch.tensor([0.5, 0.0])).tolist()
+    found = mol.weighted({"b": torch.tensor(3.0), "a": torch.tensor(1.5)})
+    torch.testing.assert_close(
+        found, torch.tensor([0.3 * 1.0 / a, 0.7 * 3.0 / b], dtype=torch.float64), rtol=1e-6, atol=0
+    )
+    assert mol.metrics() == before
+    with pytest.raises(ValueError, match=r"losses must have the names \['a', 'b'\]; found \['a'\]"):
+        mol.weighted({"a": torch.tensor(1.0)})

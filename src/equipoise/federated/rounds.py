@@ -126,7 +126,7 @@ def simulate(
 
     Args:
         task: The problem.
-        method: A `Method`, a name from `methods()`, or a weighting; by default `default()`.
+        method: A `Method`, a name from `methods()`, or a weighting; by default `default(steps=task.rounds)`.
         seeds: The seeds of the split, the initial model and the batches.
         preference: w, one entry per client, summing to one: one for all seeds, (m,), or one per seed, (S, m); uniform
             by default. A seed may be repeated with different preferences.
@@ -162,7 +162,7 @@ def simulate(
     """
     _check_task(task)
     where = _device(device)
-    chosen = resolve(method)
+    chosen = resolve(method, task.rounds)
     wanted = dict(outputs(chosen) if conversions is None else conversions)
     seeds = tuple(seeds)
     require(len(seeds) >= 1, "seeds must hold at least one seed", seeds)

@@ -102,6 +102,14 @@ class Checkpoint:
             self._release()
             self._release = None
 
+    def setting(self, name: str) -> str | None:
+        """A setting of the run that is kept here; None if there is none, or no run."""
+        if not self._list.is_file():
+            return None
+        settings = read_json(self._list).get("settings")
+        found = settings.get(name) if isinstance(settings, dict) else None
+        return found if isinstance(found, str) else None
+
     def load(self, settings: Mapping[str, str]) -> Kept:
         """Read it.
 

@@ -68,7 +68,8 @@ class PreferenceStrategy(FedAvg):
     ArrayRecord with the model. `train_function` makes such replies.
 
     Args:
-        weighting: Any weighting of the library; by default the weighting of `default()`.
+        weighting: Any weighting of the library; by default the weighting of `default(steps=num_rounds)`. A resumed run
+            keeps the number of rounds that it began with.
         preference: w, one entry per objective, summing to one; uniform by default.
         conversion: The conversion that gives the answer. By default the conversion of `default()`, or
             `Adaptive(capacity=8)` if you give a weighting.
@@ -138,6 +139,9 @@ class PreferenceStrategy(FedAvg):
         super().__init__(**fedavg)
         self._more = {kind: fedavg.get(f"{kind}_metrics_aggr_fn") for kind in ("train", "evaluate")}
         method = default() if weighting is None else Method(weighting, Adaptive(capacity=8))
+        self.rounds: int | None = None
+        """The length of the run as the default's weighting knows it; None: the weighting was given."""
+        self._by_rounds = weighting is None
         self.weighting, self.conversion = method.weighting, method.conversion if conversion is None else conversion
         self.groups = Groups(objectives)
         self.preference = _weights(preference, self.groups.count)
@@ -173,6 +177,10 @@ class PreferenceStrategy(FedAvg):
         evaluate_fn: EvaluateFn | None = None,
     ) -> Result:
         """Flower's loop over rounds; when resumed, over the rest of the `num_rounds`."""
+        if self._by_rounds:
+            begun = self.checkpoint.setting("rounds") if self.resume and self.checkpoint is not None else None
+            self.rounds = int(begun) if begun is not None and begun.isdecimal() else max(num_rounds, 1)
+            self.weighting = default(steps=self.rounds).weighting
         with contextlib.ExitStack() as ends:
             if self.checkpoint is not None:
                 ends.callback(self.checkpoint.close)
@@ -433,7 +441,17 @@ class PreferenceStrategy(FedAvg):
     # --------------------------------------------------------------------------- checkpoints
     def _settings(self) -> dict[str, str]:
         if self._described is None:
-            own = ("groups", "fraction_train", "min_train_nodes", "seed", "dropout", "cap", "max_weight", "max_move")
+            own: tuple[str, ...] = (
+                "groups",
+                "fraction_train",
+                "min_train_nodes",
+                "seed",
+                "dropout",
+                "cap",
+                "max_weight",
+                "max_move",
+            )
+            own += () if self.rounds is None else ("rounds",)
             told = {**self._held().settings(), **{name: repr(getattr(self, name)) for name in own}}
             self._described = {name: _brief(text) for name, text in told.items()}
         return self._described

@@ -1,9 +1,11 @@
 """Checkpoints: files that are written whole or not at all, the state of a run, and checks that it fits."""
 
+import ast
 import dataclasses
 import os
 import re
 from collections.abc import Iterator, Mapping
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -90,7 +92,9 @@ def resume(run: "Run", state: Mapping[str, Any]) -> None:
     expected, here = _entries(run, like), run.saved(like)
     if state.keys() != expected.keys():
         raise StateMismatchError(f"checkpoint must have the entries {sorted(expected)}; found {sorted(state)}")
-    check_configuration(state["configuration"], expected["configuration"])
+    compiled = "_orig_mod." in f"{state['configuration'].get('parameters')}{expected['configuration']['parameters']}"
+    remedies = {"preference": BEGUN, **({"parameters": COMPILED} if compiled else {})}
+    check_configuration(state["configuration"], expected["configuration"], remedies)
     found, owners = dict(state["tensors"]), _owners(run)
     found |= {key: shard_of(found[key], owner, key) for key, owner in owners.items() if key in found}
     numbers = flatten(here)
@@ -161,17 +165,51 @@ def _describe(name: str, value: Any) -> Iterator[tuple[str, str]]:  # noqa: ANN4
         yield name, repr(value.tolist() if isinstance(value, Tensor) else value)
 
 
-def check_configuration(found: Mapping[str, str], here: Mapping[str, str]) -> None:
-    """Raise StateMismatchError, naming the settings that differ, unless a checkpoint was made with these settings."""
+BEGUN = "load with the preference that the run began with; set_preference changes it afterwards"
+COMPILED = "one of the models is compiled: its names have the prefix _orig_mod."
+"""What a message adds where settings differ."""
+
+
+def check_configuration(
+    found: Mapping[str, str], here: Mapping[str, str], remedies: Mapping[str, str] | None = None
+) -> None:
+    """Raise StateMismatchError, naming the settings that differ, unless a checkpoint was made with these settings.
+
+    Args:
+        found: The settings of the checkpoint.
+        here: Those of this run.
+        remedies: By setting, what the message adds if it differs.
+    """
     absent = "nothing"
     names = [name for name in {**here, **found} if here.get(name) != found.get(name)]
     if names:
-        pairs = ((n, here.get(n, absent), found.get(n, absent)) for n in names)
-        differences = (
-            f"{n} must be {_shown(ours, theirs)}; found {_shown(theirs, ours)} in the checkpoint"
-            for n, ours, theirs in pairs
-        )
+        differences = []
+        for name in names:
+            ours, theirs = _differing(here.get(name, absent), found.get(name, absent))
+            differences.append(f"{name} must be {_shown(ours, theirs)}; found {_shown(theirs, ours)} in the checkpoint")
+            differences += [(remedies or {})[name]] if name in (remedies or {}) else []
         raise StateMismatchError(f"checkpoint belongs to another configuration than this run: {', '.join(differences)}")
+
+
+MANY = 4
+"""Entries of a mapping that a message shows at most."""
+
+
+def _differing(ours: str, theirs: str) -> tuple[str, str]:
+    """Of two mappings as text, such as long lists of parameters, the entries that differ; other texts as they are."""
+    if not (ours.startswith("{") and theirs.startswith("{")):
+        return ours, theirs
+    try:
+        a, b = ast.literal_eval(ours), ast.literal_eval(theirs)
+    except (ValueError, SyntaxError):
+        return ours, theirs
+    ours, theirs = (_few({key: x for key, x in one.items() if other.get(key) != x}) for one, other in ((a, b), (b, a)))
+    return f"{ours} beside those in common", f"{theirs} beside those in common"
+
+
+def _few(entries: dict[Any, Any]) -> str:
+    more = f" and {len(entries) - MANY} more" if len(entries) > MANY else ""
+    return f"{dict(islice(entries.items(), MANY)) or 'no others'}{more}"
 
 
 _DIGITS = re.compile(r"\d+\.\d{7,}(e[+-]?\d+)?")

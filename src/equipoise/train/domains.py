@@ -13,7 +13,7 @@ from torch.utils.data import Dataset, IterableDataset, Sampler, default_collate,
 from equipoise.errors import StateMismatchError, require, warn
 from equipoise.train.checkpoint import check_configuration, describe
 from equipoise.train.distributed import place
-from equipoise.train.groups import read_membership
+from equipoise.train.groups import Groups, read_groups, read_membership, whole
 from equipoise.train.mixture import Numbers, allot, bounded
 
 if TYPE_CHECKING:
@@ -248,7 +248,8 @@ class DomainSampler(_Domains, Sampler[Batch]):
 
     Args:
         domains: The domain of every sample, whole numbers in 0..m−1, (n,); or the fraction of a sample that belongs to
-            each domain, in [0, 1], (n, m). A sample of several domains is drawn for one of them and counts for it.
+            each domain, in [0, 1], (n, m). A sample of several domains is drawn for one of them and counts for it. For
+            other ids, such as text, take `numpy.unique(ids, return_inverse=True)[1]`.
         batch_size: Samples of a batch on each rank.
         m: The number of domains; by default as many as `domains` shows.
         explore: ε in [0, 1], the part of q that does not follow the coefficients. 1: q = base.
@@ -288,7 +289,7 @@ class DomainSampler(_Domains, Sampler[Batch]):
 
     def __init__(
         self,
-        domains: Tensor | Sequence[int],
+        domains: Groups,
         batch_size: int,
         m: int | None = None,
         *,
@@ -301,7 +302,7 @@ class DomainSampler(_Domains, Sampler[Batch]):
         rank: int | None = None,
         world_size: int | None = None,
     ) -> None:
-        members, parts, n = read_membership(torch.as_tensor(domains).detach().cpu(), m, "domains")
+        members, parts, n = read_membership(read_groups(domains, "domains").detach().cpu(), m, "domains")
         self._members = [one.numpy() for one in members]
         self._parts = [None if one is None else one.double().numpy() for one in parts]
         sizes = [
@@ -310,9 +311,7 @@ class DomainSampler(_Domains, Sampler[Batch]):
         ]
         rank, world_size = place(rank, world_size)
         mixture = _mixture(len(sizes), batch_size, explore, base, accumulate, seed, world_size)
-        if steps is None:
-            steps = max(-(-n // mixture.places), 1)
-        require(type(steps) is int and steps >= 1, "steps must be a whole number of at least 1", steps)
+        steps = whole("steps", max(-(-n // mixture.places), 1) if steps is None else steps)
         _check_repeats(repeats, sizes, steps, mixture.places)
         super().__init__(mixture._replace(steps=steps, repeats=repeats), np.array(sizes), rank)
         self._orders: dict[int, tuple[int, NDArray[np.int64]]] = {}
@@ -414,7 +413,7 @@ class DomainStreams(_Domains, IterableDataset[Any]):
         world_size: int | None = None,
     ) -> None:
         require(len(streams) >= 1, "streams must hold at least one stream", "none")
-        require(type(steps) is int and steps >= 1, "steps must be a whole number of at least 1", steps)
+        steps = whole("steps", steps)
         sound = repeats is None or (type(repeats) is int and repeats >= 1)
         require(sound, "repeats must be None or a whole number of at least 1", repeats)
         rank, world_size = place(rank, world_size)
@@ -486,10 +485,9 @@ def _mixture(
     world_size: int,
 ) -> Mixture:
     """Validated settings; steps and repeats are set later."""
-    for name, number in (("batch_size", batch_size), ("accumulate", accumulate)):
-        require(type(number) is int and number >= 1, f"{name} must be a whole number of at least 1", number)
+    batch_size, accumulate = whole("batch_size", batch_size), whole("accumulate", accumulate)
     require(0.0 <= explore <= 1.0, "explore must lie in [0, 1]", explore)
-    require(type(seed) is int and seed >= 0, "seed must be a non-negative whole number", seed)
+    seed = whole("seed", seed, least=0)
     b = torch.ones(m, dtype=torch.float64) if base is None else torch.as_tensor(base, dtype=torch.float64).cpu()
     require(b.shape == (m,), f"base must have one number per domain, {m}", lambda: tuple(b.shape))
     sound = bool(torch.isfinite(b).all()) and bool((b > 0).all())

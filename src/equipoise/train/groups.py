@@ -1,21 +1,36 @@
 """Groups as objectives: the mean loss of each, and mini-batches with equally many samples of each."""
 
 import math
-from collections.abc import Iterator, Sequence
+import operator
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import ArrayLike
 from torch import Tensor
 from torch.utils.data import Sampler
 
 from equipoise.errors import require
 from equipoise.train.distributed import place
 
-__all__ = ["GroupBalancedSampler", "check_range", "group_losses", "means", "read_membership", "weigh_gradient"]
+__all__ = [
+    "GroupBalancedSampler",
+    "Groups",
+    "check_range",
+    "group_losses",
+    "means",
+    "read_groups",
+    "read_membership",
+    "weigh_gradient",
+    "whole",
+]
+
+Groups = Tensor | ArrayLike
+"""Whole numbers (n,) or fractions (n, m): a tensor, an array, a list, or a Series or DataFrame of pandas."""
 
 
-def group_losses(values: Tensor, groups: Tensor, m: int, *, weights: Tensor | None = None) -> tuple[Tensor, Tensor]:
+def group_losses(values: Tensor, groups: Groups, m: int, *, weights: Tensor | None = None) -> tuple[Tensor, Tensor]:
     """The mean loss of every group of a batch, for `mol(losses, counts)`.
 
     Does not synchronise with the device. A group number out of range raises an error on the CPU; on an accelerator,
@@ -24,7 +39,8 @@ def group_losses(values: Tensor, groups: Tensor, m: int, *, weights: Tensor | No
     Args:
         values: The loss of every sample, with its graph, (n,).
         groups: The group of every sample, whole numbers in 0..m−1, (n,). Or, where groups overlap, the fraction of a
-            sample that belongs to each, in [0, 1], (n, m): f_g = Σ_k a_kg ℓ_k / Σ_k a_kg.
+            sample that belongs to each, in [0, 1], (n, m): f_g = Σ_k a_kg ℓ_k / Σ_k a_kg. Arrays and lists are copied
+            to the device of `values`.
         m: The number of groups.
         weights: Factors of the samples' gradients, (n,), such as `Draw.weight`. The losses stay plain means.
 
@@ -42,9 +58,10 @@ def group_losses(values: Tensor, groups: Tensor, m: int, *, weights: Tensor | No
         >>> losses.tolist(), counts.tolist()
         ([1.5, 3.0], [2.0, 2.0])
     """
-    require(type(m) is int and m >= 1, "m must be a whole number of at least 1", m)
+    m = whole("m", m)
     require(values.ndim == 1, "values must be one loss per sample, of shape (n,)", lambda: tuple(values.shape))
     require(values.is_floating_point(), "values must be floating-point numbers", values.dtype)
+    groups = groups if isinstance(groups, Tensor) else read_groups(groups).to(values.device)
     overlap = groups.ndim == 2
     shape = (len(values), m) if overlap else tuple(values.shape)
     what = "one row per sample and one column per group" if overlap else "one number per sample"
@@ -111,7 +128,8 @@ class GroupBalancedSampler(Sampler[int]):
     To resume after s steps of an epoch, call `sampler.set_epoch(epoch, start=s * batch_size)`.
 
     Args:
-        groups: The group of every sample of the data set, whole numbers in 0..m−1, (n,).
+        groups: The group of every sample of the data set, whole numbers in 0..m−1, (n,). For other ids, such as text,
+            take `numpy.unique(ids, return_inverse=True)[1]`.
         m: The number of groups; by default as many as `groups` shows.
         samples: Samples of an epoch over all ranks, rounded up to a multiple of the number of ranks; by default n.
         seed: The seed of the order.
@@ -134,7 +152,7 @@ class GroupBalancedSampler(Sampler[int]):
 
     def __init__(
         self,
-        groups: Tensor | Sequence[int],
+        groups: Groups,
         m: int | None = None,
         *,
         samples: int | None = None,
@@ -142,15 +160,13 @@ class GroupBalancedSampler(Sampler[int]):
         rank: int | None = None,
         world_size: int | None = None,
     ) -> None:
-        numbers = torch.as_tensor(groups).detach().cpu()
+        numbers = read_groups(groups).detach().cpu()
         rule = "groups must be one number per sample, of shape (n,), or taken by DomainSampler where they overlap"
         require(numbers.ndim == 1, rule, tuple(numbers.shape))
         self._members = read_membership(numbers, m)[0]
-        samples = len(numbers) if samples is None else samples
-        require(type(samples) is int and samples >= 1, "samples must be a whole number of at least 1", samples)
+        samples = len(numbers) if samples is None else whole("samples", samples)
         self.rank, self.world_size = place(rank, world_size)
-        require(type(seed) is int and seed >= 0, "seed must be a non-negative whole number", seed)
-        self.seed, self.per_rank = seed, math.ceil(samples / self.world_size)
+        self.seed, self.per_rank = whole("seed", seed, least=0), math.ceil(samples / self.world_size)
         self.epoch = self.start = 0
 
     def set_epoch(self, epoch: int, start: int = 0) -> None:
@@ -188,6 +204,33 @@ def _shuffled(members: Tensor, count: int, generator: torch.Generator) -> Tensor
     return members[order.flatten()[:count]]
 
 
+def whole(name: str, given: int, least: int = 1) -> int:
+    """A whole number of any type, such as numpy's, as an int; or a ValueError that names it."""
+    if type(given) is int and given >= least:  # all that torch.compile needs to follow
+        return given
+    rule = f"{name} must be a {'whole number of at least 1' if least else 'non-negative whole number'}"
+    require(not isinstance(given, bool) and hasattr(given, "__index__"), rule, given)
+    number = operator.index(given)
+    require(number >= least, rule, given)
+    return number
+
+
+def read_groups(given: Groups, name: str = "groups") -> Tensor:
+    """Groups or memberships as a tensor."""
+    if isinstance(given, Tensor):
+        return given
+    try:
+        found = np.array(given)
+        found = np.array(found.tolist()) if found.dtype == object else found  # as in a column of pandas
+    except ValueError:
+        raise ValueError(f"{name} must have rows of one length; found several lengths") from None
+    rule = f"{name} must be whole numbers, such as numpy.unique(ids, return_inverse=True)[1]"
+    other = (repr(x) for x in found.ravel().tolist() if not isinstance(x, int | float))
+    require(found.dtype.kind in "biuf", rule, lambda: next(other, found.dtype))
+    kinds = {"b": np.bool_, "f": np.float64}
+    return torch.from_numpy(found.astype(kinds.get(found.dtype.kind, np.int64)))
+
+
 def read_membership(
     groups: Tensor, m: int | None, name: str = "groups"
 ) -> tuple[list[Tensor], list[Tensor | None], int]:
@@ -211,8 +254,7 @@ def read_membership(
     if groups.ndim == 1:
         _check_whole(groups, name)
     shown = groups.shape[1] if groups.ndim == 2 else int(groups.max()) + 1
-    m = shown if m is None else m
-    require(type(m) is int and m >= 1, "m must be a whole number of at least 1", m)
+    m = whole("m", shown if m is None else m)
     parts: list[Tensor | None] = [None] * m
     if groups.ndim == 1:
         check_range(groups, m, name)

@@ -177,51 +177,72 @@ def describe_step(
 
 
 def describe_limits(names: Sequence[str], limits: Limits, losses: Tensor, state: LimitsState) -> dict[str, float]:
-    """Violation, slack and multiplier of every loss with a limit."""
+    """Violation, slack and multiplier of every loss with a limit, and by how much it was missed on average."""
     found: dict[str, float] = {}
-    violations = zip(limits.where, limits.exceeded(losses, state).tolist(), strict=True)
-    for i, v in sorted(violations):  # of two limits the worse one
+    violations = zip(limits.where, limits.exceeded(losses, state).tolist(), state.mean.tolist(), strict=True)
+    for i, v, mean in sorted(violations):  # of two limits the worse one
         found |= {f"violation/{names[i]}": max(v, 0.0), f"slack/{names[i]}": max(-v, 0.0)}
+        found[f"missed/{names[i]}"] = max(mean, found.get(f"missed/{names[i]}", -math.inf))
         found[f"multiplier/{names[i]}"] = float(state.prices[i])
     return found
 
 
+FIRST, EARLIEST = 32, 256
+"""The step of the first check, and of the first that may warn."""
+MISSED, SURE = 0.05, 3.0
+"""The fraction by which a limit must be missed, and by how many standard errors more."""
+STILL, SLOW, LATELY = 0.02, 0.25, 0.4
+"""A violation stands still if less than STILL of it went since the check before, at half the steps. It creeps if less
+than SLOW of it went, and less than LATELY of its fall since it was largest: a steady fall loses half of that."""
+
+
 class Watch:
-    """Warns once about a limit that stays violated while its multiplier keeps growing."""
+    """Warns once if a limit stays violated while its multiplier keeps growing."""
 
     def __init__(self, names: tuple[str, ...], limits: Limits) -> None:
         self.names, self.limits = names, limits
         self.due: float = FIRST
         """The step of the next check; intervals double."""
-        self._before: LimitsState | None = None
+        self._seen: Tensor | None = None
+        """Violation and integral part of the check before, and the largest violation at a check so far, (3, k)."""
 
     def look(self, state: LimitsState, step: int) -> None:
         """Check the state after a step."""
-        before, self._before = self._before, state
+        now = state.mean
+        before, integral, largest = (now, state.integral, now) if self._seen is None else self._seen.to(now)
+        self._seen = torch.stack((now, state.integral, torch.maximum(now, largest)))
         self.due = 2 * step
-        if before is None:
+        if step < EARLIEST:
             return
         error = (2 * state.noise / state.steps).sqrt()  # of a mean over an eighth of the run
-        missed = state.mean - SURE * error > MISSED
-        missed &= (state.mean > 0.95 * before.mean) & (state.integral > before.integral)
-        if bool(missed.any()):
+        missed, fall = now - SURE * error > MISSED, before - now
+        creeps = (fall < SLOW * before) & (fall < LATELY * (largest - now))
+        stuck = (creeps | (fall < STILL * before)) & (before > MISSED) & (state.integral > integral)
+        if bool((missed & stuck).any()):
             self.due = math.inf
-            k = int(torch.where(missed, state.mean, -torch.inf).argmax())
-            i, at, most = self.limits.where[k], self.limits.bounds[k], self.limits.signs[k] > 0
-            price = float(self.limits.multipliers(state)[k])
-            warn(
-                f"{spoken(self.names[i])} must be at {'most' if most else 'least'} {at:.4g}; found "
-                f"{100 * float(state.mean[k]):.0f} % {'more' if most else 'less'} on average over the last steps, and "
-                f"no less than before, with a multiplier that keeps growing (now {price:.3g}). It may be met "
-                "later, with more steps or a smaller learning rate. If not, loosen it, or give the model more to learn "
-                f"with. If the free loss is close to 0 (its mean is {float(state.size):.2g}), give Limits its "
-                "size= (docs/howto/limits.md); this is said once",
-                LimitWarning,
-            )
+            weight = torch.where(missed, state.multipliers * state.reach, -torch.inf)  # of μ_j f_j, in any unit
+            order = weight.argsort(descending=True)[: int(missed.sum())]
+            warn(self._describe(state, step, order.tolist()), LimitWarning)
 
-
-FIRST, MISSED, SURE = 256, 0.05, 3.0
-"""The step of the first check, the fraction by which a limit must be missed, and by how many standard errors more."""
+    def _describe(self, state: LimitsState, step: int, missed: list[int]) -> str:
+        """The message for missed limits, the one that weighs most first."""
+        names, rules, shares = [], [], []
+        sides = zip(self.limits.where, self.limits.signs, self.limits.bounds, state.mean.tolist(), strict=True)
+        for i, sign, bound, share in sides:
+            names.append(spoken(self.names[i]))
+            rules.append(f"at {'most' if sign > 0 else 'least'} {bound:.4g}")
+            shares.append(f"{100 * share:.0f} % {'more' if sign > 0 else 'less'}")
+        prices = [f"{price:.3g}" for price in self.limits.multipliers(state).tolist()]
+        first, *others = missed
+        also = "; ".join(f"{names[k]} ({rules[k]}), {shares[k]}, multiplier {prices[k]}" for k in others)
+        return (
+            f"{names[first]} must be {rules[first]}; found {shares[first]} on average over the last {step // 8} steps, "
+            f"with a multiplier of {prices[first]}. {f'Also missed: {also}. ' if also else ''}This hardly falls, while "
+            "multipliers keep growing. It may end later, with more steps or another learning rate. If not, loosen "
+            f"{names[first]}{', which weighs most,' if also else ''} or give the model more to learn with. If the free "
+            f"loss is close to 0 (its mean is {float(state.size):.2g}), give Limits its size= (docs/howto/limits.md); "
+            "this is said once"
+        )
 
 
 # Objectives without gradient ----------------------------------------------------------------
@@ -289,6 +310,15 @@ class Balance:
         name, largest = spoken(self.names[worst]), spoken(self.names[top])
         more = f" ({others} more {'objective is' if others == 1 else 'objectives are'} like it)" if others else ""
         loss = float(losses[worst])
+        starved = (
+            f"{name} has had hardly any gradient for {WINDOWS * LOOKS * EVERY} steps: its weight λ was {faint:.1g} on "
+            "average, and its"
+        )
+        if loss < 0:
+            return (
+                f"{starved} mean loss{self._below_ideal(worst, losses)}{more}. What to do: give {name} a lower ideal="
+                ", below the least loss that it can reach, or accept that it is better than asked for"
+            )
         other_units = self.units.units != "start" and loss > 0 and float(losses[top]) > UNITS * loss
         remedies = [
             f"if {largest} cannot fall much further (noisy labels, a likelihood), give its best value as ideal=",
@@ -296,7 +326,14 @@ class Balance:
             f"or raise the weight of {name}, or accept that it is better than asked for",
         ]
         return (
-            f"{name} has had hardly any gradient for {WINDOWS * LOOKS * EVERY} steps: its weight λ was {faint:.1g} on "
-            f"average, and its weighted loss is {100 * below:.0f} % below the largest, that of {largest}{more}. What "
-            f"to do: {'; '.join(remedies)}"
+            f"{starved} weighted loss is {100 * below:.0f} % below the largest, that of {largest}{more}. What to do: "
+            f"{'; '.join(remedies)}"
+        )
+
+    def _below_ideal(self, i: int, losses: Tensor) -> str:
+        """How a mean f̃_i below 0 is said: as loss and ideal, if both are known."""
+        ideal = float(constant(self.units.ideal, losses).expand_as(losses)[i])
+        raw = self.units.raw(losses) if ideal != 0 else None  # at 0 the weighting may have an ideal point of its own
+        return (
+            " lies below its ideal point" if raw is None else f", {float(raw[i]):.3g}, lies below its ideal={ideal:.3g}"
         )

@@ -315,15 +315,18 @@ def _stacked(losses: Mapping[Any, Any]) -> Tensor:
     """Numbers as one tensor (m,)."""
     for key, loss in losses.items():
         found = tuple(loss.shape) if isinstance(loss, Tensor) else type(loss).__name__
-        rule = f"losses[{key!r}] must be a tensor of shape () with its graph, not the result of .item()"
+        rule = f"losses[{key!r}] must be a tensor of shape () with its graph: a mean over the batch, not .item()"
         require(found == (), rule, found)
     return torch.stack(list(losses.values()))
+
+
+_NO_GRAPH = "losses without a graph: detached, or computed under torch.no_grad() or inside torch.vmap"
 
 
 def check_graph(losses: Losses, stacked: Tensor, *, counted: bool) -> None:
     """Raise ValueError unless every loss can be differentiated; with counts, absent ones need no graph."""
     require(torch.is_grad_enabled(), "losses must be computed and passed in with gradients enabled", "torch.no_grad()")
-    require(stacked.requires_grad, "losses must require grad", "losses without a graph, as inside torch.vmap")
+    require(stacked.requires_grad, "losses must require grad", _NO_GRAPH)
     if not isinstance(losses, Tensor) and not counted:
         single: Iterable[tuple[Any, Tensor]] = losses.items() if isinstance(losses, Mapping) else enumerate(losses)
         constant = [key for key, loss in single if not loss.requires_grad]

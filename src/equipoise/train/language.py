@@ -7,7 +7,7 @@ from torch.nn.functional import cross_entropy
 
 from equipoise.errors import require
 from equipoise.train.distributed import Group, ranks
-from equipoise.train.groups import check_range, means, weigh_gradient
+from equipoise.train.groups import check_range, means, weigh_gradient, whole
 
 __all__ = ["count_tokens", "step_shares", "token_losses"]
 
@@ -109,7 +109,7 @@ def step_shares(counts: Tensor, group: Group = None) -> Tensor:
 
 def _owners(labels: Tensor, domains: Tensor, m: int, ignore_index: int) -> tuple[Tensor, Tensor]:
     """The domain of every row and its number of labelled tokens; or the domain of every token, 0 if unlabelled."""
-    require(type(m) is int and m >= 1, "m must be a whole number of at least 1", m)
+    m = whole("m", m)
     rows, tokens = (len(labels),), tuple(labels.shape)
     rule = f"domains must be one number per row or token, of shape {rows} or {tokens}"
     require(tuple(domains.shape) in {rows, tokens}, rule, lambda: tuple(domains.shape))

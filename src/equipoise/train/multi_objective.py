@@ -375,9 +375,10 @@ class MultiObjective:
             weighted loss. `imbalance` (largest over smallest, minus 1) and `angle` (to the preferred ray, in radians)
             are 0 where the preference is met; both ignore objectives with w_i = 0. `archive`: the copies in use, if the
             conversion keeps several. For a loss with a limit ε, `violation/…` and `slack/…` are how far it lies above
-            and below ε, as fractions of |ε|, and `multiplier/…` is the price of the limit: how much the free losses
-            would fall per unit of relaxation. `skipped`: steps left out, with `on_nonfinite="skip"`, since the run was
-            made or resumed.
+            and below ε, as fractions of |ε|. `missed/…` is the mean of that over the last eighth of the steps: above 0
+            where it was missed, below where it was kept. `multiplier/…` is the price of the limit: how much the free
+            losses would fall per unit of relaxation. `skipped`: steps left out, with `on_nonfinite="skip"`, since the
+            run was made or resumed.
         """
         run = self._run
         run.settle()
@@ -389,6 +390,24 @@ class MultiObjective:
         size = archive_size(self.conversion, run.archive.numbers)
         described |= {"skipped": run.skipped} if run.course.skips else {}
         return {"step": self.step, **described, **({} if size is None else {"archive": int(size)})}
+
+    def weighted(self, losses: Losses) -> Tensor:
+        """w_i (f_i − z_i)/u_i of any losses, such as held-out ones, (m,) on the host; nothing moves.
+
+        Their maximum is what the run makes small: judge by it when to stop.
+
+        Args:
+            losses: f, a tensor (m,), or numbers in a list or by name; no graph is needed.
+
+        Examples:
+            >>> mol = eq.MultiObjective(torch.nn.Linear(1, 1), None, {"left": 0.25, "right": 0.75}, units=[2.0, 1.0])
+            >>> mol.weighted({"left": torch.tensor(4.0), "right": torch.tensor(1.0)}).tolist()
+            [0.5, 0.75]
+        """
+        run = self._run
+        run.settle()
+        f = inputs.stack_losses(losses, run.wish.names, len(run.wish.w), run.device).detach().cpu()
+        return run.wish.w.to(torch.float64) * run.above(f)
 
     # Checkpoints ------------------------------------------------------------------------------
 

@@ -55,8 +55,8 @@ class DomainTrainer(Trainer):
     are over all tokens of a step, on all ranks.
 
     - Logs have `loss/…` and `lambda/…` by domain, `tch` and `imbalance`; with `draw`, `q/…`; with `limits`,
-      `violation/…` and `multiplier/…`. Evaluation has `eval_loss/…` by domain and the largest of them as `eval_worst`,
-      for `metric_for_best_model`.
+      `violation/…`, `missed/…` and `multiplier/…`. Evaluation has `eval_loss/…` by domain and the largest of them as
+      `eval_worst`, for `metric_for_best_model`.
     - Evaluation, `save_model`, checkpoints and the model after training have the solution's weights. The training
       weights are in a separate file: `train(resume_from_checkpoint=True)` resumes bit for bit from the last complete
       checkpoint.
@@ -292,7 +292,7 @@ class DomainTrainer(Trainer):
             metrics = self.mol.metrics()
             if self.sampler is not None:  # every drawn step has rows of every domain
                 self._warn_of_absent()
-            wanted = ("loss/", "lambda/", "violation/", "multiplier/", "tch", "imbalance")
+            wanted = ("loss/", "lambda/", "violation/", "missed/", "multiplier/", "tch", "imbalance")
             logs |= {name: float(x) for name, x in metrics.items() if name.startswith(wanted)}
             if self.sampler is not None:
                 q = self.sampler.probabilities.tolist()

@@ -321,11 +321,16 @@ def _limit(given: Any) -> Limit:  # noqa: ANN401
     if given is None:
         return None
     pair = isinstance(given, Sequence) and not isinstance(given, str)
-    numbers = list(given) if pair else [given]
+    numbers = [_plain(x) for x in (given if pair else [given])]
     rule = "a limit must be a finite number, a pair (least, most) with least < most, or None"
     sound = all(isinstance(x, float | int) and not isinstance(x, bool) and math.isfinite(x) for x in numbers)
     require(sound and len(numbers) == 1 + pair and not (pair and numbers[0] >= numbers[1]), rule, given)
     return (float(numbers[0]), float(numbers[1])) if pair else float(numbers[0])
+
+
+def _plain(x: Any) -> Any:  # noqa: ANN401
+    """The number in a numpy scalar or a tensor without dimensions; anything else unchanged."""
+    return x.item() if getattr(x, "ndim", None) == 0 else x
 
 
 def _share(state: LimitsState) -> Tensor:
