@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import torch
+from benchmarks.defaults.columns import OURS
 from benchmarks.defaults.digits import digits
 from benchmarks.defaults.networks import SEEDS
 from benchmarks.defaults.results import Record, numbers
@@ -37,8 +38,8 @@ def run(
 
     Args:
         name: The task.
-        methods: The methods by name. AdaOMD takes the step that the paper found for the task. Those of `ABSENT` are
-            left out.
+        methods: The methods by name. AdaOMD takes the step that the paper found for the task, and `equipoise` is the
+            default of `simulate`, which knows the number of rounds. Those of `ABSENT` are left out.
         half: "chosen" or "held-out": which seeds, and what the records say.
         seeds: Other seeds.
         steps: Rounds.
@@ -55,6 +56,8 @@ def run(
             continue
         began = time.perf_counter()
         chosen = federated.row(PAPER[column], name).method if column in PAPER else method
+        if column == OURS:
+            chosen = eq.default(steps=steps)
         found = eq.federated.simulate(
             task, chosen, seeds=seeds, conversions={"answer": chosen.conversion}, dataset=digits(), device=device
         )
