@@ -1,10 +1,12 @@
 """Identity: whatever determines a result, and nothing else, changes its key; edited code runs again."""
 
 import dataclasses
+import functools
 import hashlib
 import importlib.util
 import json
 import math
+import re
 import sys
 from pathlib import Path
 
@@ -96,11 +98,12 @@ def test_a_neutral_field_is_left_out_while_it_has_its_default():
     assert spec(Grown(listed=(1.0,))) == {**spec(Grown()), "listed": [1.0]}
 
 
-def test_a_revision_is_another_identity():
-    revised = type("Grown", (Grown,), {"revision": 2, "__module__": Grown.__module__, "__qualname__": "Grown"})
-    assert spec(revised()) == {**spec(Grown()), "revision": 2}
-    first = type("Grown", (Grown,), {"revision": 1, "__module__": Grown.__module__, "__qualname__": "Grown"})
-    assert spec(first()) == spec(Grown())
+def test_a_revision_is_another_identity(monkeypatch):
+    first = spec(Grown())
+    monkeypatch.setattr(Grown, "revision", 2, raising=False)
+    assert spec(Grown()) == {**first, "revision": 2}
+    monkeypatch.setattr(Grown, "revision", 1)
+    assert spec(Grown()) == first
 
 
 # ------------------------------------------------------------------------------- code from elsewhere
@@ -113,6 +116,32 @@ class Mine:
 
 def rule(x):
     return x
+
+def power(x, p=1):
+    return x**p
+
+plus = lambda x: x + 1
+
+def powers(p):
+    return lambda x: x**p
+
+def nested():
+    def inner(x):
+        return x
+    return inner
+
+def class_of(p):
+    @dataclass(frozen=True)
+    class Made:
+        step: float = 1.0
+    return Made
+
+class Callable:
+    def __init__(self, p):
+        self.p = p
+
+    def __call__(self, x):
+        return x**self.p
 """
 
 
@@ -160,9 +189,37 @@ def test_without_a_source_there_is_no_identity():
         spec(mine())
 
 
-def test_what_is_neither_a_value_nor_a_class_is_refused():
-    with pytest.raises(ValueError, match="what decides a result must be plain values, dataclasses or functions; found"):
-        spec(object())
+def test_a_partial_has_the_identity_of_its_function_and_arguments(load):
+    module = load(CODE)
+    first, fourth = (functools.partial(module.power, p=p) for p in (1, 4))
+    assert spec(fourth) == {"function": spec(module.power), "arguments": [], "keywords": {"p": 4}}
+    assert spec(first) != spec(fourth)
+    assert spec(functools.partial(module.power, 2)) != spec(functools.partial(module.power, 3))
+    assert spec(functools.partial(module.Mine, 2.0))["function"] == spec(module.Mine)
+
+
+@pytest.mark.parametrize(
+    ("of", "found"),
+    [
+        (lambda module: module.plus, "<lambda> of code_of_mine"),
+        (lambda module: module.powers(2), "powers.<locals>.<lambda> of code_of_mine"),
+        (lambda module: functools.partial(module.powers(2), 1), "powers.<locals>.<lambda> of code_of_mine"),
+        (lambda module: module.nested(), "nested.<locals>.inner of code_of_mine"),
+        (lambda module: module.class_of(2), "class_of.<locals>.Made of code_of_mine"),
+        (lambda module: module.class_of(2)(), "class_of.<locals>.Made of code_of_mine"),
+        (lambda module: type("Mine", (module.Mine,), {"__module__": "code_of_mine"})(), "Mine of code_of_mine"),
+    ],
+)
+def test_what_its_module_does_not_have_by_name_has_no_identity(load, of, found):
+    with pytest.raises(ValueError, match=rf"top level of a file, .* a functools.partial; found {re.escape(found)}$"):
+        spec(of(load(CODE)))
+
+
+def test_what_is_neither_a_value_nor_a_class_is_refused(load):
+    rule = "what decides a result must be plain values, dataclasses, functions or functools.partial of these; found"
+    for other in (object(), load(CODE).Callable(2), load(CODE).Callable(2).__call__, torch.relu):
+        with pytest.raises(ValueError, match=rule):
+            spec(other)
     with pytest.raises(ValueError, match="found 3j"):
         spec({"x": [3j]})
 

@@ -4,10 +4,12 @@ It is the key of stored results. It does not depend on `repr`, the order of fiel
 """
 
 import dataclasses
+import functools
 import hashlib
 import inspect
 import json
 import math
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -34,8 +36,12 @@ def spec(value: object) -> Any:  # noqa: ANN401, PLR0911
     For a class or function outside the library, the SHA-256 of its source file is included: after an edit of that
     file, results are computed again. Modules that the file imports are not included.
 
+    Functions and classes must be found in their module by their name. Two lambdas, or two functions made by one
+    function, have the same name and source, but may compute different results.
+
     Args:
-        value: A dataclass, a plain value, a tensor, a function, or tuples, lists and dictionaries of these.
+        value: A dataclass, a plain value, a tensor, a function, a `functools.partial`, or tuples, lists and
+            dictionaries of these.
 
     Raises:
         ValueError: The source of a class outside the library cannot be found, or the value has no identity.
@@ -45,6 +51,10 @@ def spec(value: object) -> Any:  # noqa: ANN401, PLR0911
         {'class': 'Average', 'power': 4.0}
         >>> eq.identity.spec((1, None, float("inf")))
         [1, None, 'inf']
+        >>> import functools
+        >>> spec = eq.identity.spec(functools.partial(eq.preference.linspace, margin=0.1))
+        >>> spec["function"], spec["keywords"]
+        ({'function': 'linspace'}, {'margin': 0.1})
     """
     if value is None or isinstance(value, bool | int | str):
         return value
@@ -60,8 +70,12 @@ def spec(value: object) -> Any:  # noqa: ANN401, PLR0911
         return sorted((spec(of) for of in value), key=canonical)
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {**_named(type(value)), **{f.name: spec(getattr(value, f.name)) for f in _telling(value)}}
-    require(callable(value), "what decides a result must be plain values, dataclasses or functions", lambda: value)
-    return _named(value if inspect.isfunction(value) or isinstance(value, type) else type(value))
+    if isinstance(value, functools.partial):
+        return {"function": spec(value.func), "arguments": spec(value.args), "keywords": spec(value.keywords)}
+    named = inspect.isfunction(value) or isinstance(value, type)
+    rule = "what decides a result must be plain values, dataclasses, functions or functools.partial of these"
+    require(named, rule, lambda: value)
+    return _named(value)
 
 
 def canonical(value: object) -> str:
@@ -104,6 +118,21 @@ def _named(thing: Any) -> dict[str, Any]:  # noqa: ANN401
         found["revision"] = revision
     if not thing.__module__.startswith(LIBRARY):
         found["source"] = _source(thing)
+    require(
+        _by_name(thing) is thing,
+        f"a {kind} that decides a result must be defined at the top level of a file, not inside a function or as a "
+        "lambda, which would hide its settings from the stored result; make the settings fields of a dataclass, or "
+        "arguments of a functools.partial",
+        f"{thing.__qualname__} of {thing.__module__}",
+    )
+    return found
+
+
+def _by_name(thing: Any) -> object:  # noqa: ANN401
+    """What the module of a class or a function has under its name."""
+    found: object = sys.modules.get(thing.__module__)
+    for part in thing.__qualname__.split("."):
+        found = getattr(found, part, None)
     return found
 
 
