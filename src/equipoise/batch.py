@@ -16,6 +16,7 @@ __all__ = [
     "constant",
     "fit",
     "fit_mask",
+    "floating",
     "known",
     "per_instance",
     "wide_dtype",
@@ -23,6 +24,13 @@ __all__ = [
 
 Number = float | Tensor
 """A setting: a float, or in a sweep a tensor that broadcasts over the batch shape."""
+
+
+def floating(name: str, value: Tensor) -> Tensor:
+    """A tensor, whole numbers as floating-point ones, or a ValueError that names what is no tensor."""
+    given: object = value
+    require(isinstance(given, Tensor), f"{name} must be a tensor", lambda: type(given).__name__)
+    return value if value.is_floating_point() else value.to(torch.get_default_dtype())
 
 
 def fit(name: str, tensor: Tensor, losses: Tensor) -> Tensor:

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from equipoise.batch import floating
 from equipoise.errors import require
 
 __all__ = ["grid", "linspace", "ray", "through", "validate"]
@@ -37,8 +38,7 @@ def validate(preference: Tensor | Sequence[float] | Sequence[Sequence[float]], m
             ...
         ValueError: preference must be non-negative and sum to 1; found sum 4.00 (w / sum(w) rescales it)
     """
-    w = preference if isinstance(preference, Tensor) else _tensor(preference)
-    w = w if w.is_floating_point() else w.to(torch.get_default_dtype())
+    w = floating("preference", preference if isinstance(preference, Tensor) else _tensor(preference))
     require(
         w.ndim >= 1 and w.shape[-1] >= 1,
         "preference must have shape (*B, m) with m ≥ 1",

@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from equipoise.batch import Number, constant, per_instance
+from equipoise.batch import Number, constant, floating, per_instance
 from equipoise.errors import require
 
 __all__ = [
@@ -47,8 +47,7 @@ def project(x: Tensor) -> Tensor:
         >>> eq.simplex.project(x).tolist()
         [[0.25, 0.75], [1.0, 0.0]]
     """
-    _require_finite(x)
-    return _project(x if x.is_floating_point() else x.to(torch.get_default_dtype()))
+    return _project(_points("x", x))
 
 
 def project_box(x: Tensor, lower: Tensor | float, upper: Tensor | float) -> Tensor:
@@ -66,7 +65,7 @@ def project_box(x: Tensor, lower: Tensor | float, upper: Tensor | float) -> Tens
         >>> eq.simplex.project_box(torch.tensor([2.0, 0.0, 0.0]), 0.0, 0.5).tolist()
         [0.5, 0.25, 0.25]
     """
-    _require_finite(x)
+    x = _points("x", x)
     low, high = _bounds(x, lower, upper)
     return _project_box(x, low, high)
 
@@ -90,7 +89,7 @@ def project_kl(log_x: Tensor, lower: Tensor | float, upper: Tensor | float) -> T
         >>> [round(value, 6) for value in log_y.exp().tolist()]
         [0.5, 0.25, 0.25]
     """
-    _require_finite(log_x)
+    log_x = _points("log_x", log_x)
     low, high = _bounds(log_x, lower, upper)
     return _project_kl(log_x, low, high)
 
@@ -157,10 +156,12 @@ def uniform(m: int) -> Array:
     return weights
 
 
-def _require_finite(x: Tensor) -> None:
-    require(x.ndim >= 1 and x.shape[-1] >= 1, "x must have shape (*B, m) with m ≥ 1", tuple(x.shape))
+def _points(name: str, x: Tensor) -> Tensor:
+    x = floating(name, x)
+    require(x.ndim >= 1 and x.shape[-1] >= 1, f"{name} must have shape (*B, m) with m ≥ 1", tuple(x.shape))
     finite = torch.isfinite(x)
-    require(bool(finite.all()), "x must be finite", x[~finite][:1].tolist())
+    require(bool(finite.all()), f"{name} must be finite", x[~finite][:1].tolist())
+    return x
 
 
 def _bounds(x: Tensor, lower: Tensor | float, upper: Tensor | float) -> tuple[Tensor, Tensor]:

@@ -124,7 +124,15 @@ def test_results_stay_on_the_device():
     assert igd_plus(points, points[0]).device.type == "meta"
 
 
+def test_whole_numbers_are_points_too():
+    points, front = torch.tensor([[3, 0]]), torch.tensor([[0, 4], [3, 0]])
+    assert (igd(points, front).item(), igd_plus(points, front).item()) == (2.5, 1.5)
+    assert non_dominated(front).tolist() == [True, True]
+
+
 def test_bad_input_is_named():
+    with pytest.raises(ValueError, match="front must be a tensor; found list"):
+        igd(torch.zeros(1, 2), [[0, 4]])  # type: ignore[arg-type]
     with pytest.raises(ValueError, match=r"points must have shape .* found \[3\]"):
         non_dominated(torch.zeros(3))
     for metric in (igd, igd_plus):

@@ -129,7 +129,14 @@ def test_the_sweep_stays_on_the_device():
     assert (volumes.device.type, volumes.shape) == ("meta", (3,))
 
 
+@pytest.mark.parametrize(("m", "volume"), [(2, 6.25), (3, 15.625)])
+def test_whole_numbers_do_not_cut_the_reference(m: int, volume: float):
+    assert hypervolume(torch.ones(1, m, dtype=torch.int64), (3.5,) * m).item() == volume
+
+
 def test_bad_input_is_named():
+    with pytest.raises(ValueError, match=r"points must be a tensor; found list"):
+        hypervolume([[1, 2]], (3, 3))  # type: ignore[arg-type]
     with pytest.raises(ValueError, match=r"points must have shape .* m ≥ 2; found \[4\]"):
         hypervolume(torch.zeros(4), (1.0, 1.0))
     with pytest.raises(ValueError, match=r"points must have shape .* m ≥ 2; found \[4, 1\]"):

@@ -71,6 +71,10 @@ def test_dtype_and_non_finite_values():
     assert pareto_stationarity(broken).isnan().tolist() == [False, True]
 
 
+def test_the_norm_of_whole_numbers_is_not_cut():
+    assert pareto_stationarity(torch.tensor([[9, 0], [0, 16]])).item() == pytest.approx(2.4)
+
+
 def test_rounding_never_gives_nan():
     # Just indefinite, as float32 makes Gramians of opposite gradients.
     K = torch.tensor([[1.0, -1.0 - 1e-7], [-1.0 - 1e-7, 1.0]])

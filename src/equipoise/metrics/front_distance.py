@@ -3,6 +3,7 @@
 import torch
 from torch import Tensor
 
+from equipoise.batch import floating
 from equipoise.errors import require
 
 
@@ -23,7 +24,7 @@ def non_dominated(points: Tensor) -> Tensor:
         >>> eq.metrics.non_dominated(torch.tensor([[1.0, 3.0], [2.0, 2.0], [3.0, 3.0]])).tolist()
         [True, True, False]
     """
-    _check("points", points)
+    points = _sets("points", points)
     shape = (*points.shape[:-1], points.shape[-2])
     no_worse = torch.ones(shape, dtype=torch.bool, device=points.device)
     better = torch.zeros_like(no_worse)
@@ -77,8 +78,7 @@ def igd_plus(points: Tensor, front: Tensor) -> Tensor:
 
 
 def _mean_distance(points: Tensor, front: Tensor, *, dominating: bool) -> Tensor:
-    _check("points", points, least=1)
-    _check("front", front, least=1)
+    points, front = _sets("points", points, least=1), _sets("front", front, least=1)
     ours, theirs = points.shape[-1], front.shape[-1]
     require(ours == theirs, "points and front must have the same number of objectives", f"{ours} and {theirs}")
     finite = points.isfinite().all(-1)
@@ -89,6 +89,8 @@ def _mean_distance(points: Tensor, front: Tensor, *, dominating: bool) -> Tensor
     return distance.where(finite.unsqueeze(-2), torch.inf).amin(-1).mean(-1)
 
 
-def _check(name: str, value: Tensor, least: int = 0) -> None:
+def _sets(name: str, value: Tensor, least: int = 0) -> Tensor:
+    value = floating(name, value)
     fits = value.ndim >= 2 and value.shape[-2] >= least
     require(fits, f"{name} must have shape (*B, n, m) with n ≥ {least}", [*value.shape])
+    return value

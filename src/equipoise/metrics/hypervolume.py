@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from equipoise.batch import floating
 from equipoise.errors import require
 
 
@@ -12,9 +13,10 @@ def hypervolume(points: Tensor, reference: Sequence[float] | Tensor) -> Tensor:
     """Hypervolume of sets of points, for minimisation.
 
     A point that is not below the reference in every coordinate, or not finite, is ignored. For two
-    objectives a batched sweep computes it, in the dtype of the points and differentiably. For more,
-    moocore computes it on the CPU in float64, one set after another and without gradient. The time
-    grows quickly with m: beyond eight objectives, use an approximation.
+    objectives a batched sweep computes it, in the dtype of the points and differentiably; whole
+    numbers are converted to floats. For more, moocore computes it on the CPU in float64, one set
+    after another and without gradient. The time grows quickly with m: beyond eight objectives, use
+    an approximation.
 
     Args:
         points: Sets of n points (*B, n, m), m ≥ 2.
@@ -32,6 +34,7 @@ def hypervolume(points: Tensor, reference: Sequence[float] | Tensor) -> Tensor:
         >>> eq.metrics.hypervolume(points, (3.0, 3.0)).item()  # 2×1 + 1×1; the last is beyond the reference
         3.0
     """
+    points = floating("points", points)
     fits = points.ndim >= 2 and points.shape[-1] >= 2
     require(fits, "points must have shape (*B, n, m) with m ≥ 2", [*points.shape])
     r = torch.as_tensor(reference, dtype=points.dtype, device=points.device)

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from equipoise.batch import floating
 from equipoise.errors import require
 from equipoise.preference import inverse
 
@@ -97,8 +98,7 @@ def _weighted(losses: Tensor, preference: Tensor | Sequence[float], ideal: float
 
 def _fitting(losses: Tensor, preference: Tensor | Sequence[float]) -> Tensor:
     """The preference as a tensor, or a ValueError if it is not for these losses."""
-    given: object = losses
-    require(isinstance(given, Tensor), "losses must be a tensor", lambda: type(given).__name__)
+    losses = floating("losses", losses)
     w = torch.as_tensor(preference)
     require(
         losses.ndim > 0 and w.shape[-1:] == losses.shape[-1:],

@@ -2,7 +2,7 @@
 
 from torch import Tensor
 
-from equipoise.batch import apply
+from equipoise.batch import apply, floating
 from equipoise.minnorm import min_norm
 
 
@@ -26,6 +26,7 @@ def pareto_stationarity(gramian: Tensor) -> Tensor:
         >>> eq.metrics.pareto_stationarity(J @ J.mT).item()
         0.0
     """
+    gramian = floating("gramian", gramian)
     alpha = min_norm(gramian)
     pull = apply(gramian.detach().to(alpha.dtype), alpha)
     return (alpha * pull).sum(-1).clamp_min(0.0).sqrt().to(gramian.dtype)
