@@ -1,7 +1,10 @@
 """All results as one table."""
 
 import csv
+import re
 import sys
+from collections import defaultdict
+from pathlib import Path
 
 import pytest
 import torch
@@ -52,6 +55,19 @@ def converted():
     spec = default.cell_spec("DTLZ2 m=3", row)
     names = {"task": "DTLZ2 m=3", "method": row.name, "output": row.answer}
     return Cell(spec, {"diverged": 0, **dict.fromkeys(row.outputs, of)}, names, MADE)
+
+
+def test_the_recipe_of_the_docs_has_the_numbers_of_the_tables():
+    text = (Path(__file__).parents[2] / "docs/howto/compare-your-method.md").read_text(encoding="utf-8")
+    columns = re.findall(r'"(\w+)"', re.findall(r"groupby\(\[(.*?)\]\)", text)[0])
+    groups = defaultdict(list)
+    for row in eq.results():
+        if (row.reported, row.part, row.metric) == (True, "test", "accuracy"):
+            groups[tuple(getattr(row, column) for column in columns)].append(row)
+    for rows_ in groups.values():
+        assert len({row.seed for row in rows_}) == len(rows_)
+    (ls,) = (g for g in groups.values() if (g[0].task, g[0].method, g[0].precision) == ("cifar-class2", "LS", "bfloat16"))
+    assert f"{sum(row.value for row in ls) / len(ls):.2f}" == "38.86"  # docs/results/table-cifar.md
 
 
 def kept(folder, *cells):

@@ -36,6 +36,7 @@ class ResultRow(NamedTuple):
     steps: int
     """Steps, or rounds."""
     precision: str
+    """Of the layers' products: bfloat16, or float32, which includes TF32: it differs only by rounding."""
     device: str
     equipoise: str
     commit: str
