@@ -66,7 +66,8 @@ def test_the_recipe_of_the_docs_has_the_numbers_of_the_tables():
             groups[tuple(getattr(row, column) for column in columns)].append(row)
     for rows_ in groups.values():
         assert len({row.seed for row in rows_}) == len(rows_)
-    (ls,) = (g for g in groups.values() if (g[0].task, g[0].method, g[0].precision) == ("cifar-class2", "LS", "bfloat16"))
+    wanted = "cifar-class2", "LS", "bfloat16"
+    (ls,) = (g for g in groups.values() if (g[0].task, g[0].method, g[0].precision) == wanted)
     assert f"{sum(row.value for row in ls) / len(ls):.2f}" == "38.86"  # docs/results/table-cifar.md
 
 
