@@ -1,6 +1,7 @@
 """Methods from files and packages outside the library."""
 
 import os
+import re
 import subprocess
 import sys
 from importlib.metadata import EntryPoint
@@ -81,10 +82,14 @@ def test_an_installed_package_brings_methods_by_name(module, monkeypatch):
         plugins.find("brough")
 
 
-DUALS = """
+BREACHES = """
 from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
 
 import equipoise as eq
+from equipoise.weighting import Weighting
 
 
 @dataclass(frozen=True)
@@ -92,22 +97,47 @@ class Silent(eq.Tchebycheff):
     @property
     def uses_duals(self):
         return False
+
+
+@dataclass(frozen=True)
+class TooLong(eq.Tchebycheff):
+    def step(self, seen, state):
+        c, state = super().step(seen, state)
+        return 4 * c, state  # λ sums to m
+
+
+class Memory(NamedTuple):
+    mean: torch.Tensor
+
+
+@dataclass(frozen=True)
+class Forgetful(Weighting[Memory]):
+    def init(self, losses, **extra):
+        return Memory(torch.zeros_like(losses, dtype=torch.float64))
+
+    def step(self, seen, state):
+        mean = torch.lerp(state.mean, seen.gain, 0.1)  # of 0 where an objective is absent
+        if seen.present is not None:
+            mean = torch.where(seen.present.any(-1, keepdim=True), mean, state.mean)
+        return seen.weight * mean, Memory(mean)
 """
 
 
 def test_the_contract_takes_a_weighting_from_outside(tmp_path):
-    (tmp_path / "silent_of_mine.py").write_text(DUALS)
+    (tmp_path / "breaches.py").write_text(BREACHES)
     root = Path(__file__).parent.parent
+    given = ",".join(f"breaches:{name}" for name in ("Silent", "TooLong", "Forgetful"))
     path = os.pathsep.join([str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])])
     words = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests/contract/test_weightings.py"]
     done = subprocess.run(
-        [*words, "-k", "Silent and (said or full_mask)"],
+        [*words, "-k", "breaches: and (said or full_mask or part_of_the_state or everything_absent)"],
         cwd=root,
-        env={**os.environ, "PYTHONPATH": path, "EQUIPOISE_CONTRACT": "silent_of_mine:Silent"},
+        env={**os.environ, "PYTHONPATH": path, "EQUIPOISE_CONTRACT": given},
         capture_output=True,
         text=True,
         check=False,
     )
-    assert "test_coefficients_of_duals_are_said_to_be[Silent]" in done.stdout
-    assert "1 failed, " in done.stdout
-    assert done.returncode == 1
+    said, part = "test_coefficients_of_duals_are_said_to_be", "test_an_absent_objective_keeps_its_part_of_the_state"
+    failed = {f"{said}[breaches:Silent]", f"{said}[breaches:TooLong]", f"{part}[breaches:Forgetful]"}
+    assert set(re.findall(r"^FAILED \S+::(\S+)", done.stdout, re.MULTILINE)) == failed
+    assert "3 failed, 12 passed" in done.stdout

@@ -97,8 +97,8 @@ def fitted(weighting: Any) -> Weighting[Any]:
 # Methods that share a weighting (AFL, ALMO, ...) are tested once.
 REGISTRY = {fitted(method.weighting): name for name, method in reversed(eq.methods().items())}
 SYMMETRIC = {**{name: w for w, name in reversed(REGISTRY.items())}, **SETTINGS}
-_OUTSIDE = map(eq.plugins.find, filter(None, os.environ.get("EQUIPOISE_CONTRACT", "").split(",")))
-OUTSIDE = {name: fitted(method.weighting) for name, method in _OUTSIDE}
+_OUTSIDE = filter(None, os.environ.get("EQUIPOISE_CONTRACT", "").split(","))
+OUTSIDE = {given: fitted(eq.plugins.find(given)[1].weighting) for given in _OUTSIDE}  # so `-k module:name` selects it
 SYMMETRIC |= OUTSIDE
 ALL = {**SYMMETRIC, **NAMED}
 
@@ -397,10 +397,9 @@ def test_the_input_matters_or_it_is_said_not_to(weighting: Weighting[Any]):
 
 @every
 def test_coefficients_of_duals_are_said_to_be(weighting: Weighting[Any]):
-    """Else a `MultiObjective` takes steps 1/m as long."""
+    """Else a `MultiObjective` takes steps 1/m, or m times, as long."""
     c, _ = run(weighting, draw(5, M), torch.full((M,), 1 / M, dtype=torch.float64))
-    if torch.allclose(c.sum(-1), torch.full((5,), 1 / M, dtype=torch.float64)):
-        assert weighting.uses_duals
+    assert torch.allclose(c.sum(-1), torch.full((5,), 1 / M, dtype=torch.float64)) == weighting.uses_duals
 
 
 # Masks ----------------------------------------------------------------------------------------
@@ -435,6 +434,22 @@ def test_an_objective_absent_from_the_start_was_never_observed(weighting: Weight
     for name, tensor in flat(absent).items():
         if name.endswith(("first", "seen", "previous")):
             assert torch.equal(tensor[1], start[name][1]), name
+
+
+# Weights of the objectives relative to each other, and the moments of FAMO's, which move with them.
+RELATIVE = ("dual", "log_weights", "logits", "mean", "square")
+
+
+# SelfTuned and Limits hold more that compares objectives: their own tests say what an absent one does to it.
+@over({name: w for name, w in ALL.items() if not isinstance(w, eq.SelfTuned | eq.Limits)})
+def test_an_absent_objective_keeps_its_part_of_the_state(weighting: Weighting[Any]):
+    names = RELATIVE if isinstance(weighting, eq.FAMO) else RELATIVE[:3]
+    mask = torch.tensor([True, False, True, True])
+    _, state = run(weighting, draw(3, M, seed=5), prefer())
+    _, new = run(weighting, draw(3, M, seed=6), prefer(), state, mask=mask.expand(3, M))
+    for name, tensor in flat(new).items():
+        if tensor.shape[:1] == (M,) and name.rsplit(".")[-1] not in names:
+            assert torch.equal(tensor[1], flat(state)[name][1]), name
 
 
 @every
