@@ -1,5 +1,7 @@
 """EPO: balance and ascent by hand, and the program it solves."""
 
+import re
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -289,3 +291,15 @@ def test_vlmop2_as_published():
     published = EPO(target="direct", normalize=False, scale=False, floor=1e-3, fallback="preference")
     losses = run_vlmop2(Reweighted(published), [0, 19, 42])
     assert hypervolume(losses, (1, 1)).mean().item() == pytest.approx(0.283, abs=1e-3)
+
+
+@pytest.mark.slow
+def test_on_three_targets_it_gets_stuck_and_the_default_does_not():
+    page = (Path(__file__).parents[2] / "docs/howto/add-a-problem.md").read_text(encoding="utf-8")
+    names: dict[str, Any] = {"__name__": "block"}
+    for code in re.findall(r"^```py\w*\n(.*?)^```", page, re.DOTALL | re.MULTILINE):
+        exec(compile(code, "block", "exec"), names)  # noqa: S102
+    missed = {method: int((values > 1.05 * names["best"]).sum()) for method, values in names["tch"].items()}
+    assert missed["equipoise"] == 0  # docs/results/index.md
+    assert missed["EPO"] >= 1
+    assert missed["FERERO"] >= 5
