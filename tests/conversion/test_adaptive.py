@@ -37,6 +37,16 @@ def test_figure_1(capacity: int | None, ties: str):
     torch.testing.assert_close(conversion.output(state)["x"], expected, rtol=1e-14, atol=1e-15)
 
 
+@pytest.mark.parametrize(("ties", "size", "answer"), [("stored", 2, 2.0), ("keep", 3, 7 / 3)])
+def test_equal_objectives_share_a_copy_unless_kept(ties: str, size: int, answer: float):
+    conversion = eq.Adaptive(ties=ties)  # type: ignore[arg-type]
+    state = conversion.init({"x": torch.zeros(1)}, torch.ones(2))
+    for value, losses in ((1.0, [1.0, 2.0]), (2.0, [1.0, 2.0]), (4.0, [0.5, 2.5])):
+        state = conversion.update({"x": torch.tensor([value])}, torch.tensor(losses), state)
+    assert conversion.size(state).item() == size
+    assert conversion.output(state)["x"].item() == pytest.approx(answer)  # (2·1 + 4)/3, and (1 + 2 + 4)/3
+
+
 def test_figure_1_with_later_iterates_counting_more():
     conversion, theta = eq.Adaptive(power=1.0), draw(4, 3)
     state = conversion.init({"x": theta[0]}, FIG_1[0])
