@@ -56,3 +56,4 @@ def test_the_command_prints_and_writes_it(found, tmp_path):
     assert done.exit_code == 0, done.output
     assert re.search(r"table-mnist +135 +135 +135 +10 +tf32", done.output)
     assert len(json.loads(file.read_text())) == len(found)
+    assert "`equipoise reproduce table-hv` makes them" in " ".join(done.output.split())
