@@ -55,6 +55,7 @@ def test_a_class_an_instance_a_method_and_a_function(module):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
+        ("{}:Xyz", r"methods_of_mine must have the name; found 'Xyz'$"),
         ("{}:Min", "methods_of_mine must have the name; found 'Min'; nearest: Mine"),
         ("{}:nothing", "methods_of_mine:nothing must be a Method or a weighting; found 3"),
         ("{}:Asks", "methods_of_mine:Asks must need no arguments, or be an instance; found "),

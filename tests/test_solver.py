@@ -175,8 +175,15 @@ def test_keep_lets_the_instance_go_and_counts_it():
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"steps": 0}, r"steps must be at least 1; found 0"),
+        ({"steps": 0}, r"steps must be a whole number of at least 1; found 0"),
+        ({"steps": 2.5}, r"steps must be a whole number of at least 1; found 2\.5"),
         ({"seeds": ()}, r"seeds must hold at least one seed; found 0"),
+        ({"seeds": 3}, r"seeds must be a sequence of whole numbers, such as \(0, 1\); found 3"),
+        ({"seeds": [0.5]}, r"seeds must be a non-negative whole number; found 0\.5"),
+        ({"seeds": [-1]}, r"seeds must be a non-negative whole number; found -1"),
+        ({"on_nonfinite": "ignore"}, r'on_nonfinite must be "raise" or "keep"; found \'ignore\''),
+        ({"conversions": {"a": "last"}}, r"conversion 'a' must be a conversion such as Last\(\); found 'last'"),
+        ({"step_size": torch.ones(3)}, r"step_size must broadcast to .* = \(1, \d+\); found shape \(3,\)"),
         ({"margin": 2.0}, r"bounds must not cross.*found \(1\.0, -1\.0\)"),
         ({"preferences": [[0.2, 0.3, 0.5]]}, r"preference must have 2 entries, one per objective; found 3"),
         ({"preferences": [[0.2, 0.3]]}, r"preference must be non-negative and sum to 1; found sum 0\.50"),
@@ -188,6 +195,22 @@ def test_bad_input(change, message):
     arguments = {"preferences": W, "steps": 2, **change}
     with pytest.raises(ValueError, match=message):
         solve(VLMOP2(), method=eq.OMD(1.0), **arguments)
+
+
+def test_a_run_that_is_no_run_is_named():
+    with pytest.raises(ValueError, match=r"run 'a' must be a Run, .*; found 'TCH'"):
+        solve_many(VLMOP2(), W, {"a": "TCH"})  # type: ignore[dict-item]
+
+
+@pytest.mark.parametrize("method", ["LS", "EPO"])
+def test_losses_of_another_number_are_named(method):
+    class Three(VLMOP2):
+        def losses(self, x):
+            two = super().losses(x)
+            return torch.cat([two, two[..., :1]], -1)
+
+    with pytest.raises(ValueError, match=r"losses of VLMOP2 must have shape \(\*B, m\), \(1, 2\) .*; found \(1, 3\)"):
+        solve(Three(), [[0.5, 0.5]], method)
 
 
 def test_a_problem_comes_by_name_too():

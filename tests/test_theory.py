@@ -519,6 +519,8 @@ def test_sampling_draws_each_batch_element_on_its_own_and_repeats_with_the_seed(
         ({"m": 0}, "m must be an integer of at least 1; found 0"),
         ({"m": 2.5}, "m must be an integer of at least 1; found 2.5"),
         ({"d": -1}, "d must be an integer of at least 1; found -1"),
+        ({"m": "2"}, "m must be an integer of at least 1; found '2'"),
+        ({"U": "2"}, "U must be positive and finite; found '2'"),
         ({"U": 0.0}, "U must be positive and finite; found 0.0"),
         ({"L": math.nan}, "L must be positive and finite; found nan"),
         ({"R": math.inf}, "R must be positive and finite; found inf"),

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from equipoise.conversion import Last
 from equipoise.errors import require
-from equipoise.registry import Method, methods, nearest
+from equipoise.registry import Method, methods, unknown
 
 __all__ = ["GROUP", "find"]
 
@@ -33,9 +33,7 @@ def find(text: str) -> tuple[str, Method]:
     if ":" not in text:
         points = {point.name: point for point in importlib.metadata.entry_points(group=GROUP)}
         if text not in points:
-            near = nearest(text, [*methods(), *points])
-            hint = f"; nearest: {near}" if near else ""
-            raise ValueError(f"method must be a known name, or module:name of your own; found {text!r}{hint}")
+            raise unknown("method must be a known name, or module:name of your own", text, [*methods(), *points])
         return text, _method(points[text].load(), text)
     module_name, _, name = text.partition(":")
     here = str(Path.cwd())
@@ -49,9 +47,8 @@ def find(text: str) -> tuple[str, Method]:
         raise ValueError(f"module must be one that can be imported from {here}; found none {module_name!r}") from None
     found = getattr(module, name, None)
     known = [key for key in vars(module) if not key.startswith("_")]
-    require(
-        found is not None, f"{module_name} must have the name", lambda: f"{name!r}; nearest: {nearest(name, known)}"
-    )
+    if found is None:
+        raise unknown(f"{module_name} must have the name", name, known)
     return name, _method(found, text)
 
 

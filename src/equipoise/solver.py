@@ -1,7 +1,7 @@
 """The vectorised solver: preferences × seeds × settings × methods in one tensor program."""
 
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
@@ -15,11 +15,12 @@ from equipoise.conversion import Conversion
 from equipoise.errors import IdealPointWarning, NonFiniteLossError, require
 from equipoise.problems import Problem, problems
 from equipoise.registry import Method, Named, resolve
+from equipoise.train.groups import whole
 from equipoise.units import Scale, Unit, Units, Zero
 from equipoise.weighting import Weighting
 from equipoise.weighting.floor import below, floor, lowered
 
-__all__ = ["Run", "Solution", "Step", "Trajectory", "solve", "solve_many"]
+__all__ = ["Run", "Solution", "Step", "Trajectory", "check_seeds", "find_problem", "solve", "solve_many"]
 
 STATISTICS = frozenset({"gramian", "jacobian"})
 """The statistics that the solver can compute for a weighting."""
@@ -129,6 +130,7 @@ def solve(
     sweep: tuple[int, ...] = (),
     units: Unit = None,
     ideal: Zero = 0.0,
+    steps: int = 1000,
     **options: Any,
 ) -> Solution:
     """Solve a problem for many preferences and seeds at once.
@@ -143,6 +145,7 @@ def solve(
         sweep: See `Run`.
         units: See `Run`.
         ideal: See `Run`.
+        steps: Iterates, at least 1.
         **options: See `solve_many`.
 
     Returns:
@@ -160,7 +163,7 @@ def solve(
     if conversions is None:
         conversions = {"solution": chosen.conversion}
     run = Run(chosen.weighting, conversions, step_size, sweep, units, ideal)
-    return solve_many(problem, preferences, {"run": run}, **options)["run"]
+    return solve_many(problem, preferences, {"run": run}, steps=steps, **options)["run"]
 
 
 def solve_many(
@@ -211,8 +214,9 @@ def solve_many(
         LS [0.0, 1.0]
         STCH [0.5, 0.75]
     """
-    problem = _problem(problem)
-    stack = _Stack(problem, preferences, runs, seeds, steps, margin, dtype, torch.device(device))
+    problem, steps = find_problem(problem), whole("steps", steps)
+    require(on_nonfinite in {"raise", "keep"}, 'on_nonfinite must be "raise" or "keep"', repr(on_nonfinite))
+    stack = _Stack(problem, preferences, runs, check_seeds(seeds), margin, dtype, torch.device(device))
     records: list[tuple[Tensor, Tensor]] = []
     alive = torch.ones(len(stack.x), dtype=torch.bool, device=stack.x.device)
     with _steps(steps, problem.name, show=progress) as counter:
@@ -237,13 +241,22 @@ def solve_many(
     return found
 
 
-def _problem(problem: object) -> Problem:
+def find_problem(problem: object) -> Problem:
+    """A problem, or the one of a name; a ValueError for anything else."""
     if isinstance(problem, str):
         return Named(problems(), "problem")[problem]
     sound = isinstance(problem, Problem) and not isinstance(problem, type)
     require(sound, 'problem must be a problem such as problems.VLMOP2(), or its name, "VLMOP2"', lambda: repr(problem))
     assert isinstance(problem, Problem)  # noqa: S101
     return problem
+
+
+def check_seeds(seeds: Sequence[int]) -> tuple[int, ...]:
+    """Seeds as a tuple of one or more non-negative whole numbers; a ValueError for anything else."""
+    given: object = seeds
+    require(isinstance(given, Collection), "seeds must be a sequence of whole numbers, such as (0, 1)", repr(seeds))
+    require(len(seeds) >= 1, "seeds must hold at least one seed", len(seeds))
+    return tuple(whole("seeds", seed, 0) for seed in seeds)
 
 
 class _Slice(NamedTuple):
@@ -262,16 +275,13 @@ class _Stack:
         problem: Problem,
         preferences: Tensor | Sequence[Sequence[float]],
         runs: Mapping[str, Run],
-        seeds: Sequence[int],
-        steps: int,
+        seeds: tuple[int, ...],
         margin: float,
         dtype: torch.dtype,
         device: torch.device,
     ) -> None:
         w = preferences_.validate(preferences, problem.m)
         require(w.ndim == 2, "preferences must have shape (preferences, m)", lambda: _found_shape(w))
-        require(steps >= 1, "steps must be at least 1", steps)
-        require(len(seeds) >= 1, "seeds must hold at least one seed", len(seeds))
         require(len(runs) >= 1, "runs must hold at least one run", len(runs))
         require(
             problem.lower + margin < problem.upper - margin,
@@ -279,11 +289,16 @@ class _Stack:
             (problem.lower + margin, problem.upper - margin),
         )
         for name, run in runs.items():
+            given: object = run
+            require(isinstance(given, Run), f"run {name!r} must be a Run, as Run(OMD(), {{'last': Last()}})", repr(run))
+            for key, conversion in run.conversions.items():
+                sound = all(hasattr(conversion, verb) for verb in ("init", "update", "output"))
+                require(sound, f"conversion {key!r} must be a conversion such as Last()", repr(conversion))
             eta = torch.as_tensor(run.step_size)
             require(bool((eta > 0).all()), "step_size must be positive", run.step_size)
             unknown = sorted(run.weighting.needs - STATISTICS)
             require(not unknown, f"run {name!r} needs a statistic that the solver cannot give", unknown)
-        self.problem, self.seeds = problem, tuple(seeds)
+        self.problem, self.seeds = problem, seeds
         self.low, self.high = problem.lower + margin, problem.upper - margin
         self.runs = dict(sorted(runs.items(), key=lambda item: bool(item[1].weighting.needs)))
         self.w = w.to(dtype=dtype, device=device)
@@ -294,7 +309,12 @@ class _Stack:
         for name, run in self.runs.items():
             batch = (*run.sweep, *start.shape[:-1])
             x = start.expand(*batch, problem.d).reshape(-1, problem.d)
-            eta = torch.as_tensor(run.step_size, dtype=dtype, device=device).expand(batch)
+            eta = torch.as_tensor(run.step_size, dtype=dtype, device=device)
+            try:
+                eta = eta.expand(batch)
+            except RuntimeError:
+                rule = f"step_size must broadcast to (*sweep, seeds, preferences) = {batch}"
+                raise ValueError(f"{rule}; found shape {tuple(eta.shape)}") from None
             self.slices[name] = _Slice(at, at + len(x), batch)
             rows.append(x)
             step_sizes.append(eta.reshape(-1, 1))
@@ -332,7 +352,10 @@ class _Stack:
         def pull_all(coefficients: Tensor) -> Tensor:
             return torch.cat([pull(c) for pull, c in zip(pulls, torch.split(coefficients, split), strict=True)])
 
-        return torch.cat(parts), pull_all
+        found, wanted = torch.cat(parts), (len(self.x), self.problem.m)
+        rule = f"losses of {self.problem.name} must have shape (*B, m), {wanted} for x of shape {tuple(self.x.shape)}"
+        require(found.shape == wanted, rule, tuple(found.shape))
+        return found, pull_all
 
     def _pull_rows(self, coefficients: Tensor) -> Tensor:
         """Σ c_i rows_i, where the rows are this step's gradients or those that a weighting tracks."""

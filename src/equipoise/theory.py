@@ -12,6 +12,7 @@ the dual two objectives are balanced without oscillation.
 
 import math
 from dataclasses import dataclass, replace
+from numbers import Real
 from typing import Literal, get_args
 
 import torch
@@ -49,11 +50,11 @@ def _require(name: str, rule: str, value: object, *, holds: bool) -> None:
 
 
 def _require_count(name: str, value: int) -> None:
-    _require(name, "an integer of at least 1", value, holds=value >= 1 and value % 1 == 0)
+    _require(name, "an integer of at least 1", value, holds=isinstance(value, Real) and value >= 1 and value % 1 == 0)
 
 
 def _require_positive(name: str, value: float) -> None:
-    _require(name, "positive and finite", value, holds=0.0 < value < math.inf)
+    _require(name, "positive and finite", value, holds=isinstance(value, Real) and 0.0 < value < math.inf)
 
 
 def _require_choice(name: str, value: str, choices: tuple[str, ...]) -> None:

@@ -343,6 +343,12 @@ def test_the_imbalance_can_be_read_off(largest: float, labels: list[str]):
     assert right.get_ylim()[1] >= 100 * largest
 
 
+def test_solve_set_takes_a_name_as_solve_does():
+    with pytest.raises(eq.EquipoiseError, match="problem must be a known name; found 'VLMOP'; nearest: VLMOP2"):
+        eq.pareto.solve_set("VLMOP")
+    assert eq.pareto.solve_set("VLMOP2", steps=2).model(torch.tensor([[0.5, 0.5]])).shape == (1, 10)
+
+
 def test_three_objectives():
     found = eq.pareto.solve_set(eq.problems.DTLZ2(), steps=150, nodes=28)
     assert found.front.losses.shape == (91, 3)

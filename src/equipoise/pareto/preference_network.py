@@ -9,6 +9,7 @@ from equipoise.errors import require
 from equipoise.pareto.front import Front
 from equipoise.pareto.pareto_set import ParetoSet
 from equipoise.problems.protocol import Problem
+from equipoise.solver import find_problem
 from equipoise.train.inputs import Choice
 
 __all__ = ["PreferenceNetwork", "SetSolution", "solve_set"]
@@ -60,7 +61,7 @@ class SetSolution(NamedTuple):
 
 
 def solve_set(
-    problem: Problem,
+    problem: Problem | str,
     *,
     method: Choice = None,
     nodes: int | None = None,
@@ -77,7 +78,7 @@ def solve_set(
     (benchmarks/pareto_set.py).
 
     Args:
-        problem: The problem, such as one of `problems`.
+        problem: The problem, or its name in `problems.problems()`.
         method: See `ParetoSet`.
         nodes: See `ParetoSet`.
         margin: See `ParetoSet`.
@@ -98,6 +99,7 @@ def solve_set(
         >>> tuple(found.model(w.unsqueeze(0)).shape)
         (1, 10)
     """
+    problem = find_problem(problem)
     require(steps >= 1, "steps must be at least 1", steps)
     require(noise >= 0, "noise must be at least 0", noise)
     with torch.random.fork_rng(devices=[]):
