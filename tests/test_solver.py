@@ -213,6 +213,16 @@ def test_losses_of_another_number_are_named(method):
         solve(Three(), [[0.5, 0.5]], method)
 
 
+def test_without_a_method_the_default_knows_the_length_of_the_run():
+    w = eq.preference.linspace(10)
+
+    def imbalance(method):
+        return eq.metrics.imbalance(solve(VLMOP2(), w, method, steps=300).losses["solution"][0], w).median().item()
+
+    assert imbalance(None) == imbalance(eq.default(steps=300)) < 0.02
+    assert imbalance("equipoise") > 0.2  # a name is a method with fixed settings
+
+
 def test_a_problem_comes_by_name_too():
     by_name, given = (solve(problem, W, steps=3).losses["solution"] for problem in ("VLMOP2", VLMOP2()))
     assert torch.equal(by_name, given)

@@ -138,7 +138,7 @@ def solve(
     Args:
         problem: The problem, or its name in `problems.problems()`.
         preferences: Shape (preferences, m).
-        method: A `Method`, a name from `methods()`, or a weighting; by default `default()`.
+        method: A `Method`, a name from `methods()`, or a weighting; by default `default(steps=steps)`.
         step_size: η of the gradient step.
         conversions: The outputs, by name. By default the method's own as "solution", or the last iterate for a
             weighting.
@@ -159,7 +159,7 @@ def solve(
         >>> bool((eq.metrics.imbalance(found.losses["solution"], w) < 0.05).all())  # all w∘f equal to 5 %
         True
     """
-    chosen = resolve(method)
+    chosen = resolve(method, whole("steps", steps))
     if conversions is None:
         conversions = {"solution": chosen.conversion}
     run = Run(chosen.weighting, conversions, step_size, sweep, units, ideal)
