@@ -214,7 +214,7 @@ def test_a_number_is_rounded_once_as_the_terminal_does(tmp_path, store):
     (cell,) = [cell for cell in record["tables"][0]["rows"][0]["cells"] if cell]
     assert f"{cell['ours']:.4f}" == "1.0049"
     # Settings under which a method looks for another point are named where it seems to miss.
-    assert record["sets"][0]["note"].startswith("EPO, FERERO and PMTL look for f ∝ w in the preset published")
+    assert "preset published, the target of EPO, FERERO and PMTL is f ∝ w" in record["sets"][0]["note"]
     assert record["sets"][0]["note"] in record["tables"][0]["note"]
     assert synthetic.on_other_rays("text") == ""
 

@@ -137,6 +137,12 @@ def test_the_overview_has_a_panel_for_the_default(tmp_path, published):
     ]
 
 
+def test_other_rays_are_noted_for_the_methods_that_are_shown():
+    assert synthetic.on_other_rays("published", {"LS", "TCH"}) == ""
+    assert "the target of EPO is f ∝ w" in synthetic.on_other_rays("published", {"LS", "EPO"})
+    assert "the target of EPO, FERERO and PMTL is f ∝ w" in synthetic.on_other_rays("published")
+
+
 def test_what_carries_no_claim_is_said_with_its_reason(published):
     cells = synthetic.table(published, "published", ["VLMOP2"])
     text = synthetic.without_claim(cells)

@@ -193,7 +193,7 @@ def _devices(found: Sequence[Entry]) -> list[str]:
 
 @item("-", "-", TAKES_TASK)
 def table_digits(request: Request) -> None:
-    """Fifteen methods on digits: minutes, no download."""
+    """Seventeen methods on digits: minutes, no download."""
     page = Page(request, "table-digits", "The federated table on digits")
     asked = wanted(request, DIGITS, ALL)
     found = gather(request, page.name, asked)

@@ -6,7 +6,7 @@ those that its text gives. docs/synthetic.md explains the differences.
 
 import math
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -287,16 +287,17 @@ def table_cell(method: str, problem: str, seeds: Sequence[int], results: Sequenc
     return TableCell(method, problem, volume, float(metrics.tch(points, w).nanmean()), imbalance, diverged, points)
 
 
-def on_other_rays(preset: Preset) -> str:
-    """A note on the methods that, in this preset, target another point than the one measured; empty if none."""
-    weightings = {row.method: row.weighting for row in settings(preset)}
+def on_other_rays(preset: Preset, shown: Container[str] | None = None) -> str:
+    """A note on the methods, of those shown, that in this preset target another point than the one measured; or ""."""
+    weightings = {row.method: row.weighting for row in settings(preset) if shown is None or row.method in shown}
     inner = {name: one.inner for name, one in weightings.items() if isinstance(one, Reweighted)}
     names = [name for name, one in inner.items() if getattr(one, "target", "inverse") == "direct"]
     if not names:
         return ""
+    them = " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))
     return (
-        f"{', '.join(names[:-1])} and {names[-1]} look for f ∝ w in the preset {preset}, as in the paper's runs, not "
-        "for f ∝ 1/w: they are far off the ray by their settings, not for want of steps; --preset text has f ∝ 1/w"
+        f"in the preset {preset}, the target of {them} is f ∝ w, as in the paper's runs, not f ∝ 1/w: this puts them "
+        "far off the ray, not want of steps; --preset text has f ∝ 1/w"
     )
 
 

@@ -48,7 +48,7 @@ def table_hv(request: Request) -> None:
             say(console, f"outside: {where}, difference {one.difference:+.4f}, tolerance {one.tolerance}")
     title = "imbalance: median of largest/smallest w_i f_i − 1"
     console.print(_grid(title, cells, lambda cell: f"{cell.imbalance:.1%}" if cell.imbalance < 10 else "> 999%"))
-    note = settings.on_other_rays(preset)
+    note = settings.on_other_rays(preset, {cell.method for cell in cells})
     if note:
         say(console, note)
     gone: Counter[str] = Counter()
