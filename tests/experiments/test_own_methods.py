@@ -196,5 +196,17 @@ def test_compare_puts_it_into_the_table_on_digits():
 def test_compare_says_what_is_wrong():
     with pytest.raises(ValueError, match="table must be one of cifar, digits, hv, mnist; found 'hw'"):
         eq.compare(["LS"], "hw")
+    for wrong, message in (
+        ({"seeds": []}, "seeds must hold at least one seed; found 0"),
+        ({"seeds": [-1]}, "seeds must be a non-negative whole number; found -1"),
+        ({"workers": 0}, "workers must be a whole number of at least 1; found 0"),
+        ({"rounds": 3}, "rounds must not be given for hv, which has none; found 3"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            eq.compare(["LS"], **wrong)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="a method of your own must have a name of its own; found 'LS'"):
+        eq.compare({"LS": eq.Tchebycheff()})
+    with pytest.raises(ValueError, match="methods must have the row LS under its own name; found 'baseline'"):
+        eq.compare({"baseline": "LS"})
     with pytest.raises(ValueError, match=r"tasks must be among VLMOP2, F1, .*; found 'F9'"):
         eq.compare(["LS"], tasks=["F9"])

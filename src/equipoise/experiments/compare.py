@@ -9,6 +9,8 @@ from equipoise import plugins
 from equipoise.errors import require
 from equipoise.experiments.item import Request
 from equipoise.registry import Method, resolve
+from equipoise.solver import check_seeds
+from equipoise.train.groups import whole
 from equipoise.weighting import Weighting
 
 if TYPE_CHECKING:
@@ -51,11 +53,11 @@ def compare(
     Args:
         methods: Rows of the table and "equipoise", the default, by name, as in `["LS", "equipoise"]`, and your own, as
             in `{"mine": MyWeighting()}` or "module:name"; `{"LS": "LS", "mine": MyWeighting()}` has both. If you name
-            only your own, all rows of the table are added.
+            only your own, all rows of the table are added. A row keeps its name; your own have names of their own.
         table: "hv" (seven synthetic problems), "digits", "mnist" or "cifar".
         seeds: Seeds; by default those of the table.
         tasks: Problems or federated tasks; by default all of the table.
-        rounds: Rounds of a federated task; by default its own.
+        rounds: Rounds of a federated task; by default its own. "hv" has none.
         out: Folder for results.
         workers: Processes.
         quiet: Whether to print nothing.
@@ -69,8 +71,12 @@ def compare(
     """
     from rich.console import Console  # noqa: PLC0415 (of an extra)
 
+    from equipoise.experiments.federated.settings import known_names  # noqa: PLC0415
+    from equipoise.experiments.synthetic.settings import settings as rows_of_hv  # noqa: PLC0415
+
     known = {"hv", "digits", "mnist", "cifar"}
     require(table in known, f"table must be one of {', '.join(sorted(known))}", repr(table))
+    require(rounds is None or table != "hv", "rounds must not be given for hv, which has none", rounds)
     own: dict[str, Method] = {}
     names: list[str] = []
     for name in methods:
@@ -81,15 +87,19 @@ def compare(
             label, method = plugins.find(found)
             own[name if isinstance(methods, Mapping) else label] = method
         else:
+            require(name == found, f"methods must have the row {found} under its own name", repr(name))
             names.append(found)
+    taken = {*known_names(), *(row.method for row in rows_of_hv("published"))}
+    for name in own:
+        require(name not in taken, "a method of your own must have a name of its own", repr(name))
     request = Request(
         Console(quiet=quiet),
         Path(out),
         yes=True,
-        workers=workers,
+        workers=whole("workers", workers),
         methods=tuple(names) or None,
-        seeds=None if seeds is None else tuple(seeds),
-        rounds=rounds,
+        seeds=None if seeds is None else check_seeds(seeds),
+        rounds=None if rounds is None else whole("rounds", rounds),
         own=tuple(own.items()),
     )
     numbers = _hypervolumes(request, tasks) if table == "hv" else _scores(request, table, tasks)
