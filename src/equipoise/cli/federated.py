@@ -57,7 +57,7 @@ def federated_command(
         device=device,
         precision=precision,
         data=data_folder,
-        seeds=shared.read_integers("seeds", seeds),
+        seeds=shared.read_seeds(seeds),
         rounds=rounds,
         own=own,
     )

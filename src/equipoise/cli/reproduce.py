@@ -60,7 +60,7 @@ def reproduce(
         workers=workers,
         task=None if task is None else tuple(named("task", one.strip(), federated.tasks()) for one in task.split(",")),
         methods=chosen,
-        seeds=None if seeds is None else shared.read_integers("seeds", seeds),
+        seeds=None if seeds is None else shared.read_seeds(seeds),
         rounds=rounds,
         markdown_file=markdown,
         own=own,

@@ -15,6 +15,7 @@ from equipoise.experiments.item import Request
 from equipoise.experiments.paper import Preset
 from equipoise.federated import Precision
 from equipoise.registry import Method, unknown
+from equipoise.solver import check_seeds
 
 console = Console()
 
@@ -77,14 +78,14 @@ def read_floats(argument: str, text: str) -> list[float]:
         raise ValueError(f"{argument} must be numbers separated by commas; found {text!r}") from None
 
 
-def read_integers(argument: str, text: str) -> tuple[int, ...]:
-    """Different whole numbers, separated by commas."""
+def read_seeds(text: str) -> tuple[int, ...]:
+    """Different non-negative whole numbers, separated by commas."""
     try:
-        numbers = tuple(int(part) for part in text.split(","))
+        seeds = tuple(int(part) for part in text.split(","))
     except ValueError:
-        raise ValueError(f"{argument} must be whole numbers separated by commas; found {text!r}") from None
-    require(len(set(numbers)) == len(numbers), f"{argument} must differ from each other", repr(text))
-    return numbers
+        raise ValueError(f"seeds must be whole numbers separated by commas; found {text!r}") from None
+    require(len(set(seeds)) == len(seeds), "seeds must differ from each other", repr(text))
+    return check_seeds(seeds)
 
 
 def read_request(out: Path, *, device: str | None, precision: str | None, **more: Any) -> Request:

@@ -12,7 +12,7 @@ import typer
 from rich.table import Column
 
 from equipoise import metrics, preference
-from equipoise.cli.shared import check_files, console, named, read_floats, read_integers, read_method
+from equipoise.cli.shared import check_files, console, named, read_floats, read_method, read_seeds
 from equipoise.errors import require
 from equipoise.experiments.render import fitted, grid, listing, say
 from equipoise.experiments.results import write_atomically
@@ -69,7 +69,7 @@ def solve_command(
     target = problems()[named("problem", problem, problems())]
     name, own = read_method(method, methods())
     chosen = dict(own)[name] if own else methods()[name]
-    wanted = read_integers("seeds", seeds)
+    wanted = read_seeds(seeds)
     weights = _wanted_preferences(preference_ or [], preferences, target.m)
     check_files(Path("out"), plot=plot, json=json_file)
     require(plot is None or target.m == 2, "plot must not be given unless the problem has two objectives", target.m)
