@@ -143,6 +143,15 @@ def test_a_report_has_it_by_one_command(mine):
 
 
 @pytest.mark.usefixtures("mine")
+def test_a_report_has_the_rows_named_beside_it():
+    command("report", "--methods", "LS,equipoise,my_methods:Mine")
+    (table,) = page()["tables"]
+    assert {row["method"] for row in table["rows"]} == {"LS", "equipoise", "Mine"}
+    done = CliRunner().invoke(app, ["report", "--methods", "PropFair"])
+    assert "method must be a row of the table, or module:name of your own; found 'PropFair'" in str(done.exception)
+
+
+@pytest.mark.usefixtures("mine")
 def test_solve_and_fl_take_it():
     command("solve", "VLMOP2", "--method", "my_methods:Mine", "--steps", "2", "--json", "solved.json")
     record = json.loads(Path("solved.json").read_text())

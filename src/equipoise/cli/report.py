@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from equipoise.cli.shared import Yes, console, read_methods
+from equipoise.cli.shared import Methods, Yes, console, read_methods, row_names
 from equipoise.errors import require
 from equipoise.experiments.item import Request
 from equipoise.experiments.render import say
@@ -23,14 +23,14 @@ def report_command(
         list[Path] | None,
         typer.Option(help="A folder of results, or a file; may be repeated. The folder out if not given."),
     ] = None,
-    methods: Annotated[
-        str | None,
-        typer.Option("--methods", help="Methods of your own, module:name, to run on the problems of tab:hv first."),
-    ] = None,
+    methods: Methods = None,
     show: Annotated[bool, typer.Option("--open", help="Open it in a browser.")] = False,  # noqa: FBT002
     yes: Yes = False,  # noqa: FBT002
 ) -> None:
-    """Write one HTML page of all results: a front explorer, tables beside the paper's, training curves."""
+    """Write one HTML page of all results: a front explorer, tables beside the paper's, training curves.
+
+    --methods are run on the problems of tab:hv first.
+    """
     from equipoise import __version__  # noqa: PLC0415
     from equipoise.experiments import report  # noqa: PLC0415
     from equipoise.experiments.report import sources  # noqa: PLC0415
@@ -39,10 +39,11 @@ def report_command(
     for path in results or ():
         require(path.exists(), "results must exist", path)
     if methods is not None:
-        _, own = read_methods(methods, ())
+        names, own = read_methods(methods, row_names())
         folder = next((path for path in given if not path.is_file()), Path("out"))
-        request = Request(console, folder, yes=yes, own=own)
-        provide(request, synthetic.PROBLEMS, [synthetic.own_row(*one) for one in own])
+        request = Request(console, folder, yes=yes, methods=names, own=own)
+        rows = [row for row in synthetic.chosen(request) if row.method in (names or ())]
+        provide(request, synthetic.PROBLEMS, rows)
     found = sources.read(given, [PUBLISHED])
     where = ", ".join(map(str, given))
     require(

@@ -47,8 +47,7 @@ def reproduce(
     name = named("table or figure", name, [*items, "all"])
     require(name == "all" or not quick, f"{name} does not take --quick; only all does", quick)
     sweeps = [row.method for row in (*synthetic.both_step_sizes("published"), *synthetic.excess_settings())]
-    known = [*federated.known_names(), *(row.method for row in synthetic.settings("published")), *sweeps]
-    chosen, own = shared.read_methods(methods, known)
+    chosen, own = shared.read_methods(methods, [*shared.row_names(), *sweeps])
     request = shared.read_request(
         out,
         yes=yes,

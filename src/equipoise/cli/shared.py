@@ -11,8 +11,10 @@ from rich.console import Console
 
 from equipoise import plugins
 from equipoise.errors import require
+from equipoise.experiments.federated import settings as federated
 from equipoise.experiments.item import Request
 from equipoise.experiments.paper import Preset
+from equipoise.experiments.synthetic import settings as synthetic
 from equipoise.federated import Precision
 from equipoise.registry import Method, unknown
 from equipoise.solver import check_seeds
@@ -86,6 +88,11 @@ def read_seeds(text: str) -> tuple[int, ...]:
         raise ValueError(f"seeds must be whole numbers separated by commas; found {text!r}") from None
     require(len(set(seeds)) == len(seeds), "seeds must differ from each other", repr(text))
     return check_seeds(seeds)
+
+
+def row_names() -> list[str]:
+    """What --methods may name besides module:name: the rows of all tables, and the library's methods."""
+    return [*federated.known_names(), *(row.method for row in synthetic.settings("published"))]
 
 
 def read_request(out: Path, *, device: str | None, precision: str | None, **more: Any) -> Request:
