@@ -114,6 +114,64 @@ def test_steps_too_long_for_one_objective_are_shortened():
     assert ((w * losses).amax(-1) / best).max().item() < 1.1  # 7.1 without it
 
 
+def sawtooth(steps: int) -> Tensor:
+    """Losses (steps, 2) that fall in four steps and jump back in one."""
+    falls = 1.0 - 0.2 * (torch.arange(steps) % 5)
+    return torch.stack([falls, falls], -1).double()
+
+
+def test_a_jump_after_several_falls_shortens_steps_for_a_trial():
+    """If the jumps go on, steps are as long as before after 100 steps, and jumps of that size are no reason again."""
+    weighting = eq.SelfTuned(youth=0)
+    found, _ = run(weighting, sawtooth(2_000), HALF)
+    total = found.sum(-1) / 0.5
+    assert torch.equal(total[:301], torch.ones(301).double())  # the first step that could be shortened is the 302nd
+    assert total[301:401].min() == 0.125
+    assert (total[301:401] <= 0.125 * 1.002**100).all()
+    assert torch.allclose(total[402:], torch.ones(1_598).double(), rtol=0.2)  # recovers fully by 0.2 % a step
+    assert torch.equal(total[600:], torch.ones(1_400).double())
+
+
+def test_shorter_steps_stay_where_they_end_the_jumps():
+    calm = torch.full((400, 2), 0.5).double()
+    found, _ = run(eq.SelfTuned(youth=0), torch.cat([sawtooth(301), calm]), HALF)
+    total = found.sum(-1) / 0.5
+    assert torch.allclose(total[301:], 0.125 * 1.002 ** torch.arange(400).double())
+
+
+@pytest.mark.parametrize("turned", [1, -1], ids=["up and down alike", "rises and drops"])
+def test_neither_noise_nor_drops_are_a_reason_for_shorter_steps(turned):
+    skewed = torch.empty(2_000, 1).exponential_(generator=torch.Generator().manual_seed(2)).expand(-1, 2).double()
+    losses = 1 + skewed if turned > 0 else 2 - sawtooth(2_000)
+    found, _ = run(eq.SelfTuned(youth=0), losses, HALF)
+    assert torch.equal(found.sum(-1), torch.full((2_000,), 0.5).double())
+
+
+def test_steps_that_throw_the_run_back_are_shortened():
+    """F3 has an infinite derivative at one end: a rate of 0.1 throws the run back there, again and again."""
+    problem, w = eq.problems.F3(), eq.preference.linspace(10)[6:9].double()
+    losses = eq.solve(problem, w, seeds=(5, 6, 7), steps=2_000, step_size=0.1).losses["solution"]
+    best = (w * problem.solution(w)).amax(-1)
+    assert ((w * losses).amax(-1) / best).max().item() < 1.03  # 1.27 without a trial
+
+
+# Small weights ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("batch", [(), (1,)], ids=["one run", "a batch"])
+def test_steps_are_longer_where_duals_lie_on_small_weights(batch):
+    """Half of the way to a sum of 1/m, at most three times as long; for equal weights not at all."""
+    weighting = eq.SelfTuned(youth=0)
+    for w, factor in (([0.25, 0.75], 2**0.5), ([0.01, 0.99], 3.0), ([0.75, 0.25], 1.0), ([0.5, 0.5], 1.0)):
+        preference = torch.tensor(w, dtype=torch.float64)
+        state = weighting.init(torch.ones(*batch, 2))
+        state = state._replace(dual=torch.tensor([1.0, 0.0]).double().expand_as(state.dual).clone())
+        c, _ = weighting.update(torch.ones(*batch, 2).double(), state, preference)
+        expected = torch.tensor([factor * w[0], 0.0], dtype=torch.float64).expand(*batch, 2)
+        torch.testing.assert_close(c, expected, rtol=1e-15, atol=0)
+        torch.testing.assert_close(weighting.foreseen(state, preference), expected, rtol=1e-15, atol=0)
+
+
 # One run by numpy, a batch by torch ------------------------------------------------------------
 
 

@@ -39,6 +39,16 @@ CORNER, ALTERNATES = 0.9, -0.6
 """λ is at a corner from this largest weight on. Below this mean of the turns of Δd the steps are too long."""
 BRAKE, RELEASE, SLOWEST = 0.5, 1.002, 1e-3
 """The factor on the coefficients then, its recovery per step, and its least value."""
+JUMP, LEAN = 0.02, 0.35
+"""Changes of Σ λ_i g_i count as overshoot from this mean square on, in units of s², if their signed mean square, that
+of δ|δ|, is above this share of it. Independent noise has 0 there: its changes are symmetric."""
+TRIAL, WARY = 100.0, 300.0
+"""The steps of a trial with shorter steps, and the step after which the first one may begin."""
+SHORTER, HELPS, RETRY = 0.125, 0.5, 4.0
+"""The factor on the coefficients in a trial. It stays if the mean square of the changes falls below this share; else
+the next trial waits until it is this many times as large."""
+LONGEST, ALIKE = 3.0, 1 - 1e-6
+"""The largest factor where λ lies on small weights; from this value of m Σλ_i w_i on there is none."""
 RESTART = 5.0
 """The latest step on the clock after a change of the preference: running means are then over a few steps."""
 RARE = 5.0
@@ -77,7 +87,10 @@ class SelfTunedState(NamedTuple):
     alternation: Tensor
     """The running mean of the turns of Δd, (*B, 1): -1 where every Δd undoes the one before."""
     brake: Tensor
-    """What all coefficients are multiplied by, (*B, 1)."""
+    """What too long steps are multiplied by, (*B, 1)."""
+    overshoot: Tensor
+    """Of the changes δ of Σ λ_i g_i: Σ λ_i g_i of the last step, the means of δ|δ| and of δ², what the mean of δ² must
+    exceed for a trial, and the steps since the last trial began, (*B, 5)."""
     pace: Tensor
     """The step of the anchor per unit of gain, (*B, 1)."""
     start: Tensor
@@ -108,6 +121,7 @@ class _Single:
     cov: float
     alternation: float
     brake: float
+    overshoot: tuple[float, ...]
     pace: float
     youth: float
     steps: float
@@ -130,6 +144,7 @@ class _Single:
             cov=cov,
             alternation=state.alternation.item(),
             brake=state.brake.item(),
+            overshoot=tuple(state.overshoot.tolist()),
             pace=state.pace.item(),
             youth=state.youth.item(),
             steps=state.steps.item(),
@@ -137,9 +152,8 @@ class _Single:
 
     def write(self) -> SelfTunedState:
         """A state with these numbers."""
-        numbers = np.array(
-            (self.noise, self.var, self.cov, self.pace, self.youth, self.steps, self.alternation, self.brake)
-        )
+        scalars = (self.noise, self.var, self.cov, self.pace, self.youth, self.steps, self.alternation, self.brake)
+        numbers = np.array((*scalars, *self.overshoot))
         tensor, averages = torch.from_numpy, self.averages
         return SelfTunedState(
             dual=tensor(self.dual),
@@ -153,7 +167,8 @@ class _Single:
             response=tensor(numbers[1:3]),
             change=tensor(self.change),
             alternation=tensor(numbers[6:7]),
-            brake=tensor(numbers[7:]),
+            brake=tensor(numbers[7:8]),
+            overshoot=tensor(numbers[8:]),
             pace=tensor(numbers[3:4]),
             start=tensor(self.start),
             youth=tensor(numbers[4:5]),
@@ -168,7 +183,7 @@ class SelfTuned(Weighting[SelfTunedState]):
 
     With the gains g = w∘(f − z), their running size s and the deviations d = g/s − mean(g/s):
 
-        λ⁽ᵗ⁺¹⁾ = Π_y(ρ d⁽ᵗ⁾),   y⁽ᵗ⁺¹⁾ = Π_y(η d⁽ᵗ⁾),   η = ρ/max(c, 2√t),   coefficients λ⁽ᵗ⁾∘w,
+        λ⁽ᵗ⁺¹⁾ = Π_y(ρ d⁽ᵗ⁾),   y⁽ᵗ⁺¹⁾ = Π_y(η d⁽ᵗ⁾),   η = ρ/max(c, 2√t),   coefficients a⁽ᵗ⁾ λ⁽ᵗ⁾∘w,
 
     a proportional part, which damps the rotation of the two players, around an anchor y, which integrates.
     Π_y(u) = argmin over the simplex of Σ (λ_i − y_i − h_i u_i)²/(2h_i), h_i = max(y_i, 1/m), is a Euclidean step near
@@ -186,8 +201,15 @@ class SelfTuned(Weighting[SelfTunedState]):
     gains are still at 95 % of their start: the model was trained before. Then the floor fades like 1/t². It is not
     given to an objective whose gain, relative to the largest, is below `slack` of what it was at the start.
 
+    The factor a is 1 for equal weights. Where λ lies on objectives of small weight, λ∘w alone would make short steps:
+    there a = (m Σλ_i w_i)^(−½), at most 3, half of the way (in logarithms) to the steps of a weighted sum.
+
     Where λ lies on one objective (0.9 or more) and the losses alternate for some 50 steps, the steps are too long for
-    that objective. Then all coefficients are halved, and recover by 0.2 % a step. They never grow beyond λ∘w.
+    that objective. Then a is halved, and recovers by 0.2 % a step.
+
+    Steps are too long as well where Σ λ_i g_i falls in several steps and jumps back in one. Noise cannot look so: its
+    ups and downs are alike. From step 300 on, a is then an eighth for 100 steps. If the jumps are not smaller by then,
+    a is what it was before.
 
     The regret of λ is O(√T) plus ¼Σρ|Δd|², for any sequence of losses (docs/theory.md).
 
@@ -213,7 +235,7 @@ class SelfTuned(Weighting[SelfTunedState]):
         [0.5, 0.0]
     """
 
-    revision: ClassVar[int] = 4
+    revision: ClassVar[int] = 5
 
     target: float = 0.1
     jitter: float = 0.4
@@ -250,6 +272,7 @@ class SelfTuned(Weighting[SelfTunedState]):
             change=zeros.clone(),
             alternation=one.clone(),
             brake=one + 1.0,
+            overshoot=one + constant((0.0, 0.0, 0.0, JUMP, 0.0), one),
             pace=one + torch.finfo(one.dtype).max,
             start=zeros.clone(),
             youth=one + self.youth,
@@ -258,7 +281,7 @@ class SelfTuned(Weighting[SelfTunedState]):
         )
 
     def step(self, seen: Seen, state: SelfTunedState) -> tuple[Tensor, SelfTunedState]:
-        """Coefficients b⁽ᵗ⁾ λ⁽ᵗ⁾ ∘ w/π, and the state with λ⁽ᵗ⁺¹⁾."""
+        """Coefficients a⁽ᵗ⁾ λ⁽ᵗ⁾ ∘ w/π, and the state with λ⁽ᵗ⁺¹⁾."""
         new = self._next_single(seen, state)
         if new is None:
             odds, present = seen.inclusion, seen.present
@@ -268,7 +291,9 @@ class SelfTuned(Weighting[SelfTunedState]):
             new = self._moved(measured, size, present, odds)
             if present is not None:
                 new = keep(present.any(-1, keepdim=True), new, state)
-        return state.dual * state.brake * seen.weight, new
+        whole = seen.present is None and seen.inclusion is None
+        w = seen.weight if whole else seen.preference.detach().to(state.dual)
+        return state.dual * _scale(state, w) * seen.weight, new
 
     def _next_single(self, seen: Seen, state: SelfTunedState) -> SelfTunedState | None:
         """The next state of one run on the host. None: it is not one, and numpy cannot read it."""
@@ -297,12 +322,13 @@ class SelfTuned(Weighting[SelfTunedState]):
         return state._replace(steps=state.steps.clamp_max(RESTART), youth=state.youth.masked_fill(late, 0.0))
 
     def foreseen(self, state: SelfTunedState, preference: Tensor) -> Tensor:
-        """b⁽ᵗ⁾ λ⁽ᵗ⁾ ∘ w."""
-        return state.dual * state.brake * preference.to(state.dual)
+        """a⁽ᵗ⁾ λ⁽ᵗ⁾ ∘ w."""
+        w = preference.to(state.dual)
+        return state.dual * _scale(state, w) * w
 
     @property
     def uses_duals(self) -> bool:
-        """True: the coefficients are λ∘w, or shorter in that direction."""
+        """True: the coefficients have the direction of λ∘w."""
         return True
 
     @property
@@ -334,6 +360,7 @@ class SelfTuned(Weighting[SelfTunedState]):
         off = pair - state.centre
         products = (off.mT @ off)[..., 0, :]
         alternation, brake = self._brake(state, change, t)
+        overshoot, brake = _overshoot(state, level, size, brake)
         return size, state._replace(
             deviation=state.deviation + change,
             means=means,
@@ -344,6 +371,7 @@ class SelfTuned(Weighting[SelfTunedState]):
             change=change,
             alternation=alternation,
             brake=brake,
+            overshoot=overshoot,
             presence=state.presence if present is None else torch.lerp(state.presence, present.to(d), rates[..., 5:]),
             steps=t,
         )
@@ -404,6 +432,7 @@ class SelfTuned(Weighting[SelfTunedState]):
         corner = t > 3 and now.used.item(now.used.argmax()) >= CORNER
         if corner or now.alternation or now.brake < 1:  # else the brake stays released, as in most steps
             self._brake_single(now, change, corner=corner)
+        _overshoot_single(now, level, size)
         now.deviation, now.averages, now.change = d, seen, change
         now.noise = energy - (energy - now.noise) * memory
         now.var, now.cov = var + now.var * memory, cov + now.cov * memory
@@ -571,6 +600,60 @@ class SelfTuned(Weighting[SelfTunedState]):
             return full
         floor: Array = np.minimum(np.maximum(left / tenth - 10, 0.0), 1.0) * full
         return floor
+
+
+def _scale(state: SelfTunedState, w: Tensor) -> Tensor | float:
+    """The factor a of all coefficients, (*B, 1), or a number for one run on the host."""
+    m, alone = state.dual.shape[-1], state.dual.ndim == 1 and not torch.compiler.is_compiling()
+    if alone and state.dual.dtype == torch.float64 and w.shape == state.dual.shape:
+        try:
+            alike, brake = m * float(state.dual.numpy().dot(w.numpy())), state.brake.item()
+        except (RuntimeError, TypeError):  # under vmap, or on another device
+            pass
+        else:
+            return brake if alike > ALIKE else brake * min(1 / math.sqrt(max(alike, TINY)), LONGEST)
+    total = m * (state.dual * w).sum(-1, keepdim=True)
+    return state.brake * total.clamp(LONGEST**-2, 1.0).rsqrt().masked_fill(total > ALIKE, 1.0)
+
+
+def _overshoot(state: SelfTunedState, level: Tensor, size: Tensor, brake: Tensor) -> tuple[Tensor, Tensor]:
+    """What is known of the changes of Σ λ_i g_i, (*B, 5), and the factor of the coefficients, (*B, 1)."""
+    before, lean, square, bar, steps = torch.split(state.overshoot, 1, -1)
+    steps = steps + 1
+    delta = ((state.used * level).sum(-1, keepdim=True) - before) / size
+    most = (OUTLIER * square.clamp_min(CALM)).sqrt()
+    delta = torch.minimum(torch.maximum(delta, -most), most)
+    recent = (1 / steps).clamp_min(1 / TRIAL)
+    lean, square = torch.lerp(lean, delta * delta.abs(), recent), torch.lerp(square, delta.square(), recent)
+
+    begins = (state.steps >= WARY) & (steps >= TRIAL) & (square > bar) & (lean > LEAN * square)
+    ends = (steps == TRIAL) & (bar > JUMP) & ~begins
+    fails = ends & (square > HELPS * bar)
+    brake = torch.where(begins, (brake * SHORTER).clamp_min(SLOWEST), brake)
+    brake = torch.where(fails, (brake / SHORTER).clamp_max(1.0), brake)
+    bar = torch.where(begins, square, torch.where(fails, RETRY * square, bar.masked_fill(ends, JUMP)))
+    seen = torch.cat((lean, square, steps), -1).masked_fill(begins, 0.0)
+    value = (state.dual * level).sum(-1, keepdim=True)
+    return torch.cat((value, seen[..., :2], bar, seen[..., 2:]), -1), brake
+
+
+def _overshoot_single(now: _Single, level: Array, size: float) -> None:
+    before, lean, square, bar, steps = now.overshoot
+    steps += 1
+    delta, most = (float(now.used.dot(level)) - before) / size, math.sqrt(OUTLIER * max(square, CALM))
+    delta = min(max(delta, -most), most)
+    recent = max(1 / steps, 1 / TRIAL)
+    lean += recent * (delta * abs(delta) - lean)
+    square += recent * (delta * delta - square)
+    if now.steps > WARY and steps >= TRIAL and square > bar and lean > LEAN * square:
+        now.brake = max(now.brake * SHORTER, SLOWEST)
+        lean, square, bar, steps = 0.0, 0.0, square, 0.0
+    elif steps == TRIAL and bar > JUMP:
+        if square > HELPS * bar:
+            now.brake, bar = min(now.brake / SHORTER, 1.0), RETRY * square
+        else:
+            bar = JUMP
+    now.overshoot = (float(now.dual.dot(level)), lean, square, bar, steps)
 
 
 def _rates(t: Tensor) -> Tensor:
