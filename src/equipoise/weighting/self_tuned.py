@@ -51,6 +51,11 @@ LONGEST, ALIKE = 3.0, 1 - 1e-6
 """The largest factor where λ lies on small weights; from this value of m Σλ_i w_i on there is none."""
 RESTART = 5.0
 """The latest step on the clock after a change of the preference: running means are then over a few steps."""
+TRAVELS, ARRIVED = -1.0, -2.0
+"""Youth after a change of the preference: on the way to it, and after an arrival that set the anchor anew."""
+UNDERWAY, CLEAR = 8.0, 3.0
+"""The step on the clock until which d may still be of the old preference. A gain that has changed by this many times
+what counts as a rise has changed for sure."""
 RARE = 5.0
 """An objective that comes this many times less often than the mean begins to follow the others while it is absent. The
 size of one that comes more often is measured when it comes: were it moved on with the others, the ratio of two
@@ -96,7 +101,7 @@ class SelfTunedState(NamedTuple):
     start: Tensor
     """The gains of the first steps, (*B, m)."""
     youth: Tensor
-    """The step until which the floor is full, (*B, 1)."""
+    """The step until which the floor is full, (*B, 1); 0, `TRAVELS` or `ARRIVED`: it has no floor."""
     presence: Tensor
     """In which share of the last hundred steps with a mask each objective was present, (*B, m)."""
     steps: Tensor
@@ -204,6 +209,13 @@ class SelfTuned(Weighting[SelfTunedState]):
     The factor a is 1 for equal weights. Where λ lies on objectives of small weight, λ∘w alone would make short steps:
     there a = (m Σλ_i w_i)^(−½), at most 3, half of the way (in logarithms) to the steps of a weighted sum.
 
+    After a change of the preference the losses travel. λ then often lies in the corner of one objective k, and the
+    anchor follows it there. At the arrival, when another loss j becomes the largest, the anchor is set anew to the λ of
+    k and j for which Σ λ_i Δg_i = 0, where Δg is the last change of the gains. That is the right λ if the losses came
+    along the Pareto front, since λ∘w is normal to it. From then on ρ is at most `initial`. The anchor stays where it is
+    if it was not in a corner, if the gains changed no more than by noise, or if they did not change in opposite
+    directions.
+
     Where λ lies on one objective (0.9 or more) and the losses alternate for some 50 steps, the steps are too long for
     that objective. Then a is halved, and recovers by 0.2 % a step.
 
@@ -288,6 +300,7 @@ class SelfTuned(Weighting[SelfTunedState]):
             if odds is not None and present is not None:
                 odds = odds.masked_fill(~present, 1.0)  # an absent objective may have any
             size, measured = self._measured(state, seen.w * seen.losses, present)
+            measured = self._arrived(measured, state.deviation)
             new = self._moved(measured, size, present, odds)
             if present is not None:
                 new = keep(present.any(-1, keepdim=True), new, state)
@@ -309,17 +322,20 @@ class SelfTuned(Weighting[SelfTunedState]):
         with np.errstate(all="ignore"):
             if not (gain.dot(gain) < math.inf or np.isfinite(gain).all()) or not (present is None or present.any()):
                 return state
+            before = now.deviation
             size = self._measured_single(now, gain, present)
+            if now.youth == TRAVELS:
+                self._arrived_single(now, before)
             self._moved_single(now, size, present, odds)
         return now.write()
 
     def restarted(self, state: SelfTunedState) -> SelfTunedState:
-        """Set the clock back, and drop the floor unless the run is early. λ and what was measured stay.
+        """Set the clock back, and begin to travel, without a floor, unless the run is early. All else stays.
 
         With a late clock the integral part and the running means would follow another preference too slowly.
         """
         late = state.steps > RESTART
-        return state._replace(steps=state.steps.clamp_max(RESTART), youth=state.youth.masked_fill(late, 0.0))
+        return state._replace(steps=state.steps.clamp_max(RESTART), youth=state.youth.masked_fill(late, TRAVELS))
 
     def foreseen(self, state: SelfTunedState, preference: Tensor) -> Tensor:
         """a⁽ᵗ⁾ λ⁽ᵗ⁾ ∘ w."""
@@ -528,6 +544,40 @@ class SelfTuned(Weighting[SelfTunedState]):
         now.anchor = local_step_single(now.anchor, push, low)
         now.used, now.dual = now.dual, local_step_single(now.anchor, rho * d, low)
 
+    def _arrived(self, state: SelfTunedState, before: Tensor) -> SelfTunedState:
+        """The anchor set anew where λ lay in a corner when another loss became the largest; `before` is the last d."""
+        travels = (state.youth == TRAVELS) & (state.steps > UNDERWAY)
+        if known(travels.any()) is False:  # as in most steps
+            return state
+        left, met = before.argmax(-1, keepdim=True), state.deviation.argmax(-1, keepdim=True)
+        pair = torch.cat([left, met], -1)
+        slow, fast = (state.means[..., k].gather(-1, pair) for k in (0, 1))
+        change = fast - slow  # below 0 for the one in whose corner λ lay, above 0 for the other
+        clear = CLEAR * (RISE + 2 * (state.noise * (8 / state.steps).clamp_max(1.0)).sqrt())
+        sure = (change.abs() > clear * slow.abs()).any(-1, keepdim=True)
+        opposed = (change[..., :1] < 0) & (change[..., 1:] > 0)
+        arrives = travels & (left != met)
+        anew = arrives & opposed & sure & (state.anchor.gather(-1, left) >= CORNER)
+        share = change.abs().flip(-1) / change.abs().sum(-1, keepdim=True).clamp_min(torch.finfo(change.dtype).tiny)
+        anchor = torch.where(anew, torch.zeros_like(state.anchor).scatter(-1, pair, share), state.anchor)
+        youth = torch.where(arrives, torch.where(anew, ARRIVED, 0.0).to(state.youth), state.youth)
+        return state._replace(anchor=anchor, youth=youth)
+
+    def _arrived_single(self, now: _Single, before: Array) -> None:
+        left, met = int(before.argmax()), int(now.deviation.argmax())
+        if now.steps <= UNDERWAY or left == met:
+            return
+        slow = now.averages[0]
+        change = now.averages[1] - slow
+        clear = CLEAR * (RISE + 2 * math.sqrt(now.noise * min(8 / now.steps, 1.0)))
+        fall, rise = -change.item(left), change.item(met)
+        sure = fall > clear * abs(slow.item(left)) or rise > clear * abs(slow.item(met))
+        now.youth = 0.0
+        if fall > 0 and rise > 0 and sure and now.anchor.item(left) >= CORNER:
+            now.anchor = np.zeros(len(before))
+            now.anchor[[left, met]] = rise / (fall + rise), fall / (fall + rise)
+            now.youth = ARRIVED
+
     def _gain(self, state: SelfTunedState) -> Tensor:
         """ρ, (*B, 1): a tenth of the measured stability limit, less where noise would move λ too far."""
         h = state.anchor.clamp_min(1 / state.anchor.shape[-1])
@@ -536,6 +586,7 @@ class SelfTuned(Weighting[SelfTunedState]):
         # κ/target; the mean square of Δd is 2σ²
         kappa = torch.rsub(cov, PRIOR * h.shape[-1] / self.initial, alpha=1 / self.target) / (var + PRIOR)
         limit = torch.maximum(kappa * reach, state.noise.sqrt() * (0.5 * h.shape[-1] ** 0.5 / self.jitter))
+        limit = torch.where(state.youth == ARRIVED, limit.clamp_min(1 / self.initial), limit)
         return limit.clamp(1 / MOST, 1 / LEAST).reciprocal()
 
     def _gain_single(self, now: _Single) -> float:
@@ -544,6 +595,8 @@ class SelfTuned(Weighting[SelfTunedState]):
         reach = float(h.dot(h)) / (m * float(uniform(m).dot(h)))
         kappa = (PRIOR * m / self.initial - now.cov / self.target) / (now.var + PRIOR)
         limit = max(kappa * reach, math.sqrt(now.noise * m) * (0.5 / self.jitter))
+        if now.youth == ARRIVED:
+            limit = max(limit, 1 / self.initial)
         return 1 / min(max(limit, 1 / MOST), 1 / LEAST)
 
     def _floor(self, state: SelfTunedState) -> tuple[Tensor | None, Tensor, Tensor]:
@@ -566,7 +619,7 @@ class SelfTuned(Weighting[SelfTunedState]):
         youth = torch.where(ended, (self.patience * t).clamp(YOUNG, max(YOUNG, self.youth)), state.youth)
         youth = torch.where(settled & (t >= YOUNG), torch.minimum(youth, t), youth)
         gate = ((t < youth).to(rise) - rise).clamp(0.0, 1.0).masked_fill(t < YOUNG, 1.0)
-        full = (youth / t).clamp_max(1.0).square() * (gate / slow.shape[-1])
+        full = (youth / t).clamp(0.0, 1.0).square() * (gate / slow.shape[-1])
         # Relative to the largest gain, now and at the start.
         most = (quick.amax(-1, keepdim=True) / start.amax(-1, keepdim=True).clamp_min(tiny)).clamp_max(HUGE)
         heeded = left / (0.1 * self.slack * most).clamp_min(tiny) - 10
@@ -593,7 +646,7 @@ class SelfTuned(Weighting[SelfTunedState]):
         if settled and t >= YOUNG:
             now.youth = min(now.youth, t)
         gate = 1.0 if t < YOUNG else min(max((t < now.youth) - rise, 0.0), 1.0)
-        full = uniform(len(left)) * (min(now.youth / t, 1.0) ** 2 * gate)
+        full = uniform(len(left)) * (min(max(now.youth / t, 0.0), 1.0) ** 2 * gate)
         most = min(quick.item(quick.argmax()) / max(start.item(start.argmax()), TINY), HUGE)
         tenth = max(0.1 * self.slack * most, TINY)
         if left.item(left.argmin()) >= 11 * tenth:  # all are heeded, as in most steps
