@@ -12,7 +12,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 from transformers import Trainer, TrainerCallback
 from transformers.trainer_utils import EvalLoopOutput
@@ -21,9 +20,9 @@ from equipoise.errors import StateMismatchError, require, warn
 from equipoise.train.checkpoint import load, save
 from equipoise.train.distributed import mean_losses
 from equipoise.train.domains import DomainSampler, Draw
-from equipoise.train.groups import group_losses
 from equipoise.train.inputs import Choice
-from equipoise.train.language import IGNORED, count_tokens, step_shares, token_losses
+from equipoise.train.language import IGNORED, step_shares
+from equipoise.train.model_losses import ModelLosses
 from equipoise.train.multi_objective import MultiObjective, check_settings
 from equipoise.weighting.limits import Limit
 
@@ -50,9 +49,10 @@ ARGUMENTS = (
 class DomainTrainer(Trainer):
     """A `Trainer` for data of several domains: the mean loss of each is an objective.
 
-    Causal language models have losses per token (`token_losses`), classifiers losses per sample (`group_losses`);
-    override `domain_losses` for others. Gradient accumulation, bf16 and `torchrun` work as in the stock Trainer: means
-    are over all tokens of a step, on all ranks.
+    Language models and token classifiers have losses per token, sequence classifiers losses per sample, by
+    `config.problem_type`: the model's own loss in transformers. Tokens and samples with the label −100 do not count.
+    Override `domain_losses` for other losses. Gradient accumulation, bf16 and `torchrun` work as in the stock Trainer:
+    means are over all tokens or samples of a step, on all ranks.
 
     - Logs have `loss/…` and `lambda/…` by domain, `tch` and `imbalance`; with `draw`, `q/…`; with `limits`,
       `violation/…`, `missed/…` and `multiplier/…`. Evaluation has `eval_loss/…` by domain and the largest of them as
@@ -136,6 +136,8 @@ class DomainTrainer(Trainer):
         require(smoothing == 0, "label_smoothing_factor must be 0: override domain_losses for another loss", smoothing)
         # The Trainer then divides by the number of accumulated batches, and leaves the rest to `compute_loss`.
         self.model_accepts_loss_kwargs = False
+        plain: Any = self.accelerator.unwrap_model(self.model, keep_torch_compile=False)
+        self._model_losses = ModelLosses(plain)
         self.data_collator = _Collate(self.data_collator, column, self.domains)
         self.add_callback(_Steps(self))
 
@@ -153,17 +155,13 @@ class DomainTrainer(Trainer):
 
         Args:
             outputs: The outputs of the model; `logits` are (n, t, vocabulary), or (n, classes) for a classifier.
-            labels: (n, t) or (n,).
+            labels: (n, t) or (n,); (n, classes) for a classifier with several labels per sample.
             domains: (n,), or (n, t) where rows are packed.
             weights: Factors of the rows' gradients, (n,), where batches are drawn by λ.
-            share: Factors of the domains' gradients, (m,), where the calls of a step differ in tokens.
+            share: Factors of the domains' gradients, (m,), where the calls of a step differ in tokens or samples.
         """
-        logits, m = outputs["logits"], len(self.domains)
-        if logits.ndim == 3:
-            owners = domains if domains.ndim == 1 else domains[:, 1:]
-            return token_losses(logits[:, :-1], labels[:, 1:], owners, m, weights=weights, share=share)
-        values = cross_entropy(logits.float(), labels, reduction="none")
-        return group_losses(values, domains, m, weights=weights)
+        losses = self._model_losses
+        return losses.means(outputs["logits"], labels, domains, len(self.domains), weights=weights, share=share)
 
     def compute_loss(
         self,
@@ -178,6 +176,7 @@ class DomainTrainer(Trainer):
         self._check_column(inputs)
         domains, weights, labels = (inputs.pop(key, None) for key in (self.column, WEIGHT, "labels"))
         require(labels is not None, "rows must have labels", lambda: sorted(inputs))
+        self._model_losses.check(inputs)
         outputs = model(**inputs)
         share = self._shares.popleft() if model.training and self._shares else None
         f, n = self.domain_losses(outputs, labels, domains, weights, share)
@@ -187,26 +186,24 @@ class DomainTrainer(Trainer):
         else:
             found = torch.stack([f * n, n]).detach().double()
             self._sums = found if self._sums is None else self._sums + found
-            loss = (f * n).sum() / n.sum()
+            loss = (f * n).sum() / n.sum().clamp_min(1.0)
         return (loss, outputs) if return_outputs else loss
 
     def get_batch_samples(self, epoch_iterator: Iterator[Any], num_batches: int, device: torch.device) -> Any:  # noqa: ANN401
-        """The batches of a step, and the share of every domain's tokens in each."""
+        """The batches of a step, and the share of every domain's tokens or samples in each."""
         batches, items = super().get_batch_samples(epoch_iterator, num_batches, device)
         self._shares.clear()
-        tokens = all("labels" in batch and batch["labels"].ndim == 2 for batch in batches)
-        if len(batches) > 1 and self.sampler is None and tokens:
+        labelled = all(getattr(batch.get("labels"), "ndim", 0) in {1, 2} for batch in batches)
+        if len(batches) > 1 and self.sampler is None and labelled:
             self._check_column(batches[0])
-            counts = [self._count(batch["labels"].to(device), batch[self.column].to(device)) for batch in batches]
+            pairs = [(batch["labels"].to(device), batch[self.column].to(device)) for batch in batches]
+            counts = [self._model_losses.count(*pair, len(self.domains)) for pair in pairs]
             self._shares.extend(step_shares(torch.stack(counts)))
         return batches, items
 
     def _check_column(self, batch: Mapping[str, Any]) -> None:
         columns = _columns(self.train_dataset) or sorted(batch)
         require(self.column in batch, f"rows must have the column {self.column!r}: give column=", columns)
-
-    def _count(self, labels: Tensor, domains: Tensor) -> Tensor:
-        return count_tokens(labels[:, 1:], domains if domains.ndim == 1 else domains[:, 1:], len(self.domains))
 
     # The run ----------------------------------------------------------------------------------
 
@@ -332,9 +329,12 @@ class DomainTrainer(Trainer):
             sums, counts = self._sums
             seen = mean_losses(sums / counts.clamp_min(1.0), counts, None)
             assert seen.mask is not None  # noqa: S101
+            assert seen.counts is not None  # noqa: S101
             rows = zip(self.domains, seen.values.tolist(), seen.mask.tolist(), strict=True)
             present = {name: loss for name, loss, there in rows if there}
             require(len(present) > 0, f"evaluation data must have labels other than {IGNORED}", "none")
+            # The Trainer's own mean weighs batches by their rows, whatever the number of labels.
+            output.metrics[f"{metric_key_prefix}_loss"] = float(seen.values @ seen.counts / seen.counts.sum())
             output.metrics.update({f"{metric_key_prefix}_loss/{name}": loss for name, loss in present.items()})
             output.metrics[f"{metric_key_prefix}_worst"] = max(present.values())
         elif f"{metric_key_prefix}_loss" in (output.metrics or {}) and not self._warned:
