@@ -530,6 +530,23 @@ class Logged(Callback):
         self.found.append({name: float(x) for name, x in trainer.callback_metrics.items()})
 
 
+def test_recalibration_needs_a_forward(tmp_path):
+    class Headless(LightningModule):
+        def __init__(self) -> None:
+            super().__init__()
+            self.body = nn.Linear(4, 1)
+
+        def training_step(self, *_: Any) -> Any:
+            raise AssertionError("the fit must not begin")
+
+        def configure_optimizers(self) -> Any:
+            return torch.optim.SGD(self.parameters(), lr=0.1)
+
+    rule = r"the module must define forward\(inputs\) for recalibrate=, which calls it; found no forward in Headless"
+    with pytest.raises(ValueError, match=rule):
+        trainer(tmp_path, method(recalibrate=loader())).fit(Headless(), loader())
+
+
 def test_metrics_are_logged_every_so_many_steps(tmp_path):
     logged, callback = Logged(), method(log_every=3, names=("a", "b", "c"))
     named = Net()

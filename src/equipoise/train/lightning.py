@@ -9,6 +9,7 @@ from contextlib import AbstractContextManager
 from typing import Any, NoReturn
 
 from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch.utilities.model_helpers import is_overridden
 from torch import Tensor
 
 from equipoise.errors import require
@@ -39,7 +40,8 @@ class MultiObjectiveCallback(Callback):
         log_every: Log `mol.metrics()` every so many optimizer steps, under names that begin with `mol/`; None for
             never.
         recalibrate: Batches, or tuples that begin with the model's input. At the end of training one pass over them
-            recomputes the BatchNorm statistics for the solution; None keeps those of the last iterate.
+            recomputes the BatchNorm statistics for the solution, with the module's `forward`; None keeps those of the
+            last iterate.
         sampler: The sampler of the training loader, if its batches follow λ; its state is saved with the method's.
         settings: Further arguments of `MultiObjective`.
 
@@ -111,6 +113,9 @@ class MultiObjectiveCallback(Callback):
                 "they would be those of the last iterate, not of the solution"
             )
             require(not getattr(checkpoint, "save_weights_only", False), rule, "True")
+        missing = self.recalibrate is not None and not is_overridden("forward", pl_module)
+        rule = "the module must define forward(inputs) for recalibrate=, which calls it"
+        require(not missing, rule, lambda: f"no forward in {type(pl_module).__name__}")
         self._fitting, self._loaded = stage == "fit", None
         if self._fitting and self._mol is not None:
             self._mol.close()
