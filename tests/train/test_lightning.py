@@ -476,6 +476,25 @@ def test_a_checkpoint_saved_within_validation(tmp_path):
     assert_same(checkpoint["current_model_state"], weights.held["training"][-1])
 
 
+def test_the_default_knows_the_length_of_the_fit(tmp_path):
+    """A third of it; a resumed fit keeps the number of steps that it began with."""
+
+    def go(resume: Path | None = None, chosen: Any = None, **settings: Any) -> tuple[Any, Trainer]:
+        callback = MultiObjectiveCallback(PREFERENCE, method=chosen)
+        run = trainer(tmp_path, callback, **settings)
+        run.fit(Net(), loader(), ckpt_path=resume, weights_only=True)
+        return callback.mol, run
+
+    mol, run = go(accumulate_grad_batches=2)  # two epochs of five batches
+    assert mol.weighting.youth == mol.step / 3 == 2.0
+    run.save_checkpoint(tmp_path / "end.ckpt")
+    mol, _ = go(tmp_path / "end.ckpt", max_epochs=6, accumulate_grad_batches=2)
+    assert (mol.weighting.youth, mol.step) == (2.0, 18)
+    assert go(max_epochs=-1, max_steps=4)[0].weighting.youth == pytest.approx(4 / 3)
+    assert go(max_epochs=-1, limit_train_batches=3, max_time={"seconds": 1})[0].weighting == eq.default().weighting
+    assert go(chosen="equipoise")[0].weighting == eq.default().weighting
+
+
 def test_a_checkpoint_without_the_callback_starts_the_method_afresh(tmp_path):
     class Plain(Net):
         def training_step(self, batch: list[Tensor], batch_idx: int) -> Tensor:  # noqa: ARG002

@@ -75,7 +75,8 @@ def test_steps_with_a_limit_are_those_of_a_plain_loop(tmp_path):
     trainer.train()
     plain = with_trainer.model(0.0)
     optimizer = torch.optim.SGD(plain.parameters(), lr=0.5)
-    mol = eq.MultiObjective(plain, optimizer, {"large": 0.5, "odd": 0.5}, limits={"small": 1.5})
+    method = eq.default(steps=4).weighting, eq.Average(power=8)
+    mol = eq.MultiObjective(plain, optimizer, {"large": 0.5, "odd": 0.5}, limits={"small": 1.5}, method=method)
     for batch in itertools.islice(make(tmp_path, trainer=limited, **changes).get_train_dataloader(), 4):
         logits = plain(batch["input_ids"]).logits[:, :-1]
         f, n = eq.token_losses(logits, batch["labels"][:, 1:], batch["domain"], 3)
@@ -257,6 +258,35 @@ def test_a_resumed_run_is_the_run_that_was_not_interrupted(tmp_path, trainer):
     assert resumed.mol is not None
     ours, theirs = (trainer.mol.state_dict()["tensors"] for trainer in (resumed, whole))  # type: ignore[union-attr]
     torch.testing.assert_close(ours, theirs, rtol=0, atol=0, equal_nan=True)
+
+
+@pytest.mark.parametrize("limits", [None, {"small": 2.0}])
+def test_the_default_knows_the_length_of_the_run(tmp_path, limits):
+    """A third of it; a resumed run keeps the number of steps that it began with."""
+
+    def go(steps: int, epochs: float = 3.0, **resume: Any) -> DomainTrainer:
+        settings = {"method": None, "limits": limits}
+        trainer = make(tmp_path, max_steps=steps, num_train_epochs=epochs, trainer=settings)
+        trainer.train(**resume)
+        return trainer
+
+    def youth(trainer: DomainTrainer) -> Any:
+        assert trainer.mol is not None
+        weighting: Any = trainer.mol.weighting
+        return (weighting if limits is None else weighting.among).youth
+
+    assert youth(go(6)) == 2.0
+    resumed = go(9, resume_from_checkpoint=str(tmp_path / "checkpoint-5"))
+    assert youth(resumed) == 2.0
+    assert resumed.mol is not None
+    assert resumed.mol.step == 9
+    assert youth(go(-1, epochs=1.0)) == pytest.approx(17 / 3)  # 102 rows, 6 at a time
+    usual = eq.MultiObjective(torch.nn.Linear(1, 1), None, [0.5, 0.5], limits=None if limits is None else [1.0])
+    assert resumed.mol.conversion == usual.conversion
+    named = make(tmp_path, max_steps=1, trainer={"method": "equipoise"})
+    named.train()
+    assert named.mol is not None
+    assert named.mol.weighting == eq.default().weighting
 
 
 @pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="needs SIGKILL")

@@ -24,6 +24,7 @@ from equipoise.train.inputs import Choice
 from equipoise.train.language import IGNORED, step_shares
 from equipoise.train.model_losses import ModelLosses
 from equipoise.train.multi_objective import MultiObjective, check_settings
+from equipoise.train.run_length import with_length
 from equipoise.weighting.limits import Limit
 
 __all__ = ["DomainTrainer"]
@@ -64,7 +65,8 @@ class DomainTrainer(Trainer):
     Args:
         *args: Arguments of the Trainer.
         domains: Their names, all with the same weight; or a mapping from names to weights, the preference.
-        method: As in `MultiObjective`.
+        method: As in `MultiObjective`; by default `default(steps=...)` for the steps of this run. A resumed run keeps
+            the number that it began with.
         column: The column of the data set with the domain of each row, by name or number; for packed rows, with a list
             of the domains of its tokens.
         draw: Whether to draw batches by λ; or settings of `DomainSampler` other than sizes and seed, such as
@@ -121,6 +123,8 @@ class DomainTrainer(Trainer):
         self.column, self._draw = column, dict(draw) if isinstance(draw, Mapping) else ({} if draw else None)
         self.mol: MultiObjective | None = None
         self.sampler: DomainSampler | None = None
+        self._steps: int | None = None
+        """The length of the run as the default method knows it; None: unknown."""
         self._shares: deque[Tensor] = deque()
         self._sums: Tensor | None = None
         """Losses and counts of an evaluation, (2, m)."""
@@ -210,14 +214,18 @@ class DomainTrainer(Trainer):
     def create_optimizer(self, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
         """The optimizer, with the method attached to it."""
         made = super().create_optimizer(*args, **kwargs)
+        self._attach(self.state.max_steps or None)
+        return made
+
+    def _attach(self, steps: int | None) -> None:
+        """Attach the method of a run of so many steps to the optimizer."""
         if self.mol is not None:
             self.mol.close()
-        optimizer = getattr(self.optimizer, "optimizer", self.optimizer)  # an earlier run may have wrapped it
+        optimizer = getattr(self.optimizer, "optimizer", self.optimizer)  # the Trainer wraps it
         model: Any = self.model
-        self.mol = MultiObjective(model, optimizer, **self._settings)
+        self.mol, self._steps = MultiObjective(model, optimizer, **with_length(self._settings, steps)), steps
         if self.mol._run.presence is not None:
             self.mol._run.presence.explain = _explain_absent
-        return made
 
     def get_train_dataloader(self) -> Any:  # noqa: ANN401
         """The stock loader, or batches drawn by λ."""
@@ -355,7 +363,7 @@ class DomainTrainer(Trainer):
             folder.mkdir(parents=True, exist_ok=True)
             sampler = None if self.sampler is None else self.sampler.state_dict()
             state = {"mol": self.mol.state_dict(), "sampler": sampler, "weights": self.mol.model.state_dict()}
-            save(state, folder / STATE)
+            save({**state, "steps": self._steps}, folder / STATE)
         super()._save_checkpoint(model, trial)
 
     def train(self, resume_from_checkpoint: str | bool | None = None, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401, FBT001
@@ -370,8 +378,10 @@ class DomainTrainer(Trainer):
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
         super()._load_optimizer_and_scheduler(checkpoint)
         if checkpoint is not None:
-            assert self.mol is not None  # noqa: S101
             state = load(Path(checkpoint) / STATE, map_location="cpu")
+            if state.get("steps") != self._steps:
+                self._attach(state.get("steps"))
+            assert self.mol is not None  # noqa: S101
             drawn = state["sampler"] is not None
             source = "drew batches by λ" if drawn else "used the stock loader"
             rule = f"draw must be {'True or its settings' if drawn else 'False'}: the run of the checkpoint {source}"
