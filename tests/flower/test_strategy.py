@@ -362,6 +362,24 @@ def test_arrays_are_read_where_they_lie():
 # --- bad settings
 
 
+def test_a_train_function_alone_says_that_it_cannot_evaluate(town: Maker):
+    here = town()
+    strategy = here.strategy(fraction_evaluate=1.0)
+    result = strategy.start(here.grid(here.train()), here.arrays(), num_rounds=1)
+    assert result.train_metrics_clientapp[1]["objectives-heard"] == 4
+    rule = "ValueError: a train function must get messages for training: give the strategy fraction_evaluate=0.0, or"
+    assert [one.reason.startswith(f"the client failed: {rule}") for one in strategy.rejected] == [True] * 4
+    assert {one.reason.rpartition("; ")[2] for one in strategy.rejected} == {"found one to evaluate"}
+
+
+def test_a_client_without_samples_is_named(town: Maker):
+    here = town(sizes=(12, 0, 12, 12))
+    strategy = here.strategy(fraction_evaluate=1.0)
+    strategy.start(here.grid(), here.arrays(), num_rounds=1)
+    reason = "the client failed: ValueError: every client must have samples; found none for partition-id 1"
+    assert [(one.node, one.reason) for one in strategy.rejected] == [(2, reason)] * 2
+
+
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
