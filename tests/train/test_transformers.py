@@ -406,6 +406,9 @@ def test_batches_are_not_drawn_from_rows_of_several_domains(tmp_path, of):
 def test_bad_draws_are_named(tmp_path):
     with pytest.raises(ValueError, match="repeats must leave every domain"):
         make(tmp_path, trainer={"draw": {"repeats": 0.1}}).train()
+    rule = "raise batch_size or accumulate; found 2 .* places. batch_size is per_device_train_batch_size, accumulate is"
+    with pytest.raises(ValueError, match=rule):
+        make(tmp_path, trainer=DRAWN, per_device_train_batch_size=2).train()
 
 
 def test_domains_of_tokens_are_named(tmp_path):
@@ -427,6 +430,13 @@ def test_evaluation_without_domains_or_labels_is_reported(tmp_path):
     with pytest.warns(UserWarning, match=rf"{rule} \['input_ids', 'labels'\]"):
         assert "eval_loss" in trainer.evaluate()
     assert "eval_worst" not in trainer.evaluate()  # and no second warning, which would be an error
+    few = [row for row in with_trainer.rows() if row["domain"] != "odd"]
+    trainer = make(tmp_path, trainer={"eval_dataset": few})
+    with pytest.warns(UserWarning, match=r"must have labels of every domain for eval_worst; found none of \['odd'\]"):
+        found = trainer.evaluate()
+    assert trainer.evaluate().keys() == found.keys()  # and no second warning
+    assert "eval_loss/odd" not in found
+    assert found["eval_worst"] == max(found["eval_loss/small"], found["eval_loss/large"])
     empty = [{**row, "labels": [-100] * 10} for row in with_trainer.rows()]
     with pytest.raises(ValueError, match="evaluation data must have labels other than -100; found none"):
         make(tmp_path, trainer={"eval_dataset": empty}).evaluate()

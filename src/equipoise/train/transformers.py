@@ -128,8 +128,8 @@ class DomainTrainer(Trainer):
         self._shares: deque[Tensor] = deque()
         self._sums: Tensor | None = None
         """Losses and counts of an evaluation, (2, m)."""
-        self._warned = False
-        """Whether it was said that evaluation data lack the column."""
+        self._warned: set[str] = set()
+        """What was said of the evaluation data."""
         super().__init__(*args, **kwargs)
         require(not self.is_deepspeed_enabled, "DeepSpeed must not be used: it has its own optimizer", "DeepSpeed")
         require(self.args.n_gpu <= 1, "several GPUs must be used by torchrun", f"{self.args.n_gpu} in one process")
@@ -239,16 +239,20 @@ class DomainTrainer(Trainer):
         rule = "train_dataset must have a length where batches are drawn; see DomainStreams"
         require(sized, rule, lambda: type(data))
         args = self.args
-        self.sampler = DomainSampler(
-            _numbers(self._drawn_from(data) if found is None else found, self.domains),
-            self._train_batch_size,
-            len(self.domains),
-            accumulate=args.gradient_accumulation_steps,
-            seed=args.seed if args.data_seed is None else args.data_seed,
-            rank=args.process_index,
-            world_size=args.world_size,
-            **self._draw,
-        )
+        numbers = _numbers(self._drawn_from(data) if found is None else found, self.domains)
+        try:
+            self.sampler = DomainSampler(
+                numbers,
+                self._train_batch_size,
+                len(self.domains),
+                accumulate=args.gradient_accumulation_steps,
+                seed=args.seed if args.data_seed is None else args.data_seed,
+                rank=args.process_index,
+                world_size=args.world_size,
+                **self._draw,
+            )
+        except ValueError as error:
+            raise ValueError(f"{error}. {ARGUMENTS}") from None
         return DataLoader(
             _Rows(data, self.column),
             batch_sampler=self.sampler,
@@ -345,11 +349,20 @@ class DomainTrainer(Trainer):
             output.metrics[f"{metric_key_prefix}_loss"] = float(seen.values @ seen.counts / seen.counts.sum())
             output.metrics.update({f"{metric_key_prefix}_loss/{name}": loss for name, loss in present.items()})
             output.metrics[f"{metric_key_prefix}_worst"] = max(present.values())
-        elif f"{metric_key_prefix}_loss" in (output.metrics or {}) and not self._warned:
-            self._warned = True
+            left_out = [name for name in self.domains if name not in present]
+            if left_out:
+                self._warn_once(
+                    f"evaluation data must have labels of every domain for eval_worst; found none of {left_out}"
+                )
+        elif f"{metric_key_prefix}_loss" in (output.metrics or {}):
             found = f"evaluation data must have the column {self.column!r} for losses by domain; found"
-            warn(f"{found} {_columns(dataloader.dataset) or 'a batch without it'}")
+            self._warn_once(f"{found} {_columns(dataloader.dataset) or 'a batch without it'}")
         return output
+
+    def _warn_once(self, text: str) -> None:
+        if text not in self._warned:
+            self._warned.add(text)
+            warn(text)
 
     def save_model(self, *args: Any, **kwargs: Any) -> None:
         """Save the solution."""
