@@ -1,5 +1,6 @@
 """Batch shapes: everything passed along with losses (*B, m) must broadcast to their shape."""
 
+import operator
 from collections.abc import Sequence
 
 import torch
@@ -19,6 +20,7 @@ __all__ = [
     "floating",
     "known",
     "per_instance",
+    "whole",
     "wide_dtype",
 ]
 
@@ -31,6 +33,15 @@ def floating(name: str, value: Tensor) -> Tensor:
     given: object = value
     require(isinstance(given, Tensor), f"{name} must be a tensor", lambda: type(given).__name__)
     return value if value.is_floating_point() else value.to(torch.get_default_dtype())
+
+
+def whole(name: str, given: int, least: int = 1) -> int:
+    """A whole number of any type, such as numpy's, as an int; or a ValueError that names it."""
+    rule = f"{name} must be a {'whole number of at least 1' if least else 'non-negative whole number'}"
+    require(not isinstance(given, bool) and hasattr(given, "__index__"), rule, given)
+    number = operator.index(given)
+    require(number >= least, rule, given)
+    return number
 
 
 def fit(name: str, tensor: Tensor, losses: Tensor) -> Tensor:

@@ -10,12 +10,11 @@ import torch
 from torch import Tensor
 
 from equipoise import preference as preferences_
-from equipoise.batch import Number
+from equipoise.batch import Number, whole
 from equipoise.conversion import Conversion
 from equipoise.errors import IdealPointWarning, NonFiniteLossError, require
 from equipoise.problems import Problem, problems
 from equipoise.registry import Method, Named, resolve
-from equipoise.train.groups import whole
 from equipoise.units import Scale, Unit, Units, Zero
 from equipoise.weighting import Weighting
 from equipoise.weighting.floor import below, floor, lowered

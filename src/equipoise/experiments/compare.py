@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from equipoise import plugins
+from equipoise.batch import whole
 from equipoise.errors import require
 from equipoise.experiments.item import Request
 from equipoise.registry import Method, resolve
 from equipoise.solver import check_seeds
-from equipoise.train.groups import whole
 from equipoise.weighting import Weighting
 
 if TYPE_CHECKING:
