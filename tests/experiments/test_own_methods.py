@@ -212,7 +212,7 @@ def test_compare_says_what_is_wrong():
         ({"rounds": 3}, "rounds must not be given for hv, which has none; found 3"),
     ):
         with pytest.raises(ValueError, match=message):
-            eq.compare(["LS"], **wrong)  # type: ignore[arg-type]
+            eq.compare(["LS"], **wrong)
     with pytest.raises(ValueError, match="a method of your own must have a name of its own; found 'LS'"):
         eq.compare({"LS": eq.Tchebycheff()})
     with pytest.raises(ValueError, match="methods must have the row LS under its own name; found 'baseline'"):
