@@ -255,29 +255,45 @@ is in balance, whatever its λ. The largest falls if its mean over the later win
 UNITS, MANY = 10.0, 10
 """A loss UNITS times smaller than the largest may have another unit. With more than MANY objectives it is usual that
 most are better than asked for: nothing is said if one in MANY has a gradient."""
+YOUNG, GROWN = 100, 1000
+"""The first and the last step of the looks for wrong units; then the windows are judged."""
+APART = 30.0
+"""Losses APART times apart from the first step on have different units, whatever the preference."""
+TINY, ROSE, STUCK = 100.0, 3.0, 0.9
+"""A first loss TINY times smaller than the others is no unit if the loss then rises to ROSE times its least value, near
+the largest weighted loss, while all others stay above STUCK of their start."""
 
 
 class Balance:
     """Warns once about an objective that has had hardly any gradient for a long time; `step` is the current one.
 
     With mini-batches λ flickers: means over windows count, not single steps. While the largest weighted loss still
-    falls, a faint gradient of the others is what was asked for; none at all is said in any case.
+    falls, a faint gradient of the others is what was asked for; none at all is said in any case. Wrong units show
+    earlier, in the first steps of a run.
     """
 
     def __init__(self, names: tuple[str, ...], preference: Tensor, units: Units, step: int = 0) -> None:
         self.names, self.units = names, units
-        self.due: float = step + EVERY
-        """The step of the next look."""
+        self.due: float = step + EVERY if step else 1
+        """The step of the next look; the first step of a run has one, to know where the losses start."""
         self._w = preference.double()
+        self._first: Tensor | None = None
+        """f̃ of the first step, (m,); None in a run that was resumed or has another preference."""
+        self._least = torch.full_like(self._w, torch.inf)
+        """The least f̃ so far, (m,)."""
         self._sums, self._looks = torch.zeros(2, len(preference), dtype=torch.float64), 0
         """Of λ and f̃ in this window, (2, m), and the number of looks."""
         self._windows: list[Tensor] = []
         """The means of λ and f̃ in the last windows, each (2, m)."""
 
-    def look(self, weights: Tensor, losses: Tensor, step: int) -> None:
-        """Look at λ and f̃ (m,) after a step."""
-        self.due = step + EVERY
+    def look(self, weights: Tensor, losses: Tensor, step: int, unit: Tensor) -> None:
+        """Look at λ and f̃ (m,) after a step, and at their units u (m,)."""
+        self.due = step + EVERY if step > 1 else EVERY
         if not bool(torch.isfinite(losses).all()):
+            return
+        if step <= GROWN:
+            self._look_early(weights.double(), losses.double(), step, unit.double())
+        if step == 1:
             return
         self._sums += torch.stack((weights.double(), losses.double()))
         self._looks += 1
@@ -287,6 +303,59 @@ class Balance:
         self._sums, self._looks = torch.zeros_like(self._sums), 0
         if len(self._windows) == WINDOWS:
             self._check(*torch.stack(self._windows, 1))
+
+    def _look_early(self, weights: Tensor, losses: Tensor, step: int, unit: Tensor) -> None:
+        """Warn of wrong units: λ and f̃ after one of the first steps, and u, all (m,)."""
+        if step == 1:
+            self._first = losses
+        self._least = torch.minimum(self._least, losses)
+        if self._first is None or step < YOUNG:
+            return
+        if self.units.units is None:
+            self._check_apart(weights, losses, self._first, step)
+        elif self.units.units == "start":
+            self._check_start(losses, unit, step)
+
+    def _check_apart(self, weights: Tensor, losses: Tensor, first: Tensor, step: int) -> None:
+        """Warn if an objective has hardly any gradient since another is far larger, from the first step on."""
+        m, top = len(self._w), int((self._w * losses).argmax())
+        starved = (weights < FAINT / m) & (self._w > 0)
+        if m > MANY and int((~starved & (self._w > 0)).sum()) * MANY >= m:
+            return
+        pairs = ((first, losses), (self._w * first, self._w * losses))
+        least = torch.stack([f[top] / f for pair in pairs for f in pair]).amin(0)
+        apart = torch.where(starved & (first > 0) & (losses > 0), least, 0.0)
+        if not bool((apart > APART).any()):
+            return
+        self.due = math.inf
+        worst = int(apart.argmax())
+        name, largest, others = spoken(self.names[worst]), spoken(self.names[top]), int((apart > APART).sum()) - 1
+        warn(
+            f"{name} has hardly any gradient after {step} steps{_like_it(others)}: the loss of {largest} was "
+            f"{_times(first[top] / first[worst])} times as large in the first step, and is "
+            f"{_times(losses[top] / losses[worst])} times as large now. What to do: if they have different units, "
+            'give units="start", or units= as numbers where a loss starts near 0 and rises, such as a KL term '
+            "(docs/howto/units.md); this is said once",
+            BalanceWarning,
+        )
+
+    def _check_start(self, losses: Tensor, unit: Tensor, step: int) -> None:
+        """Warn if an objective with a tiny first loss rises, and this keeps all others where they started."""
+        small = int(unit.argmin())
+        others = torch.arange(len(unit)) != small
+        times, weighted = unit[others].min() / unit[small], self._w * losses
+        rose = losses[small] > ROSE * self._least[small] and 2 * weighted[small] > weighted.amax()
+        if bool(times < TINY) or not bool(rose) or bool((self._least[others] < STUCK).any()):
+            return
+        self.due = math.inf
+        name, start = spoken(self.names[small]), float(unit[small])
+        warn(
+            f'{name} started at {start:.2g}, its unit by units="start", {_times(times)} times less than any other. '
+            f"It rises, and after {step} steps no other loss has fallen by {100 * (1 - STUCK):.0f} %. What to do: a "
+            "loss that starts near 0 and rises, such as a KL term, needs its unit as a number in units= "
+            "(docs/howto/units.md); this is said once",
+            BalanceWarning,
+        )
 
     def _check(self, weights: Tensor, losses: Tensor) -> None:
         """Warn if λ and f̃ of the last windows, (WINDOWS, m), show an objective without gradient."""
@@ -308,7 +377,7 @@ class Balance:
 
     def _describe(self, worst: int, top: int, faint: float, below: float, losses: Tensor, others: int) -> str:
         name, largest = spoken(self.names[worst]), spoken(self.names[top])
-        more = f" ({others} more {'objective is' if others == 1 else 'objectives are'} like it)" if others else ""
+        more = _like_it(others)
         loss = float(losses[worst])
         starved = (
             f"{name} has had hardly any gradient for {WINDOWS * LOOKS * EVERY} steps: its weight λ was {faint:.1g} on "
@@ -337,3 +406,12 @@ class Balance:
         return (
             " lies below its ideal point" if raw is None else f", {float(raw[i]):.3g}, lies below its ideal={ideal:.3g}"
         )
+
+
+def _like_it(others: int) -> str:
+    return f" ({others} more {'objective is' if others == 1 else 'objectives are'} like it)" if others else ""
+
+
+def _times(ratio: Tensor) -> str:
+    """A large ratio with two digits, such as 1,200."""
+    return f"{float(f'{float(ratio):.2g}'):,.0f}"

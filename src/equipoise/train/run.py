@@ -474,7 +474,7 @@ class Run:
         if self.watch is not None and self.step >= self.watch.due:
             self.watch.look(self.weights.state, self.step)
         if weights is not None and self.step >= self.balance.due:
-            self.balance.look(weights, self.above(self.measured()), self.step)
+            self.balance.look(weights, self.above(self.measured()), self.step, self.scale.unit)
 
     def _hold(self, *, aside: bool) -> None:
         params, self.statistics = self.params(), {}
