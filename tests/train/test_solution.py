@@ -113,6 +113,27 @@ def test_batch_norm_is_recalibrated_for_the_answer():
     assert model.training
 
 
+@pytest.mark.parametrize("loaded", [False, True])
+def test_statistics_stay_where_there_are_no_batches_for_the_model(loaded):
+    model = Normed()
+    mol, x = train(model)
+    if loaded:
+        model.load_state_dict(mol.solution())
+    before, answer = state(model), mol.solution()
+    used = iter([x])
+    next(used)
+    with pytest.raises(ValueError, match=r"at least one batch; found none \(an iterator that is used up\?\)"):
+        mol.update_bn(used)
+    with pytest.raises(ValueError, match=r'\(batch\["x"\] for batch in loader\); found a dict'):
+        mol.update_bn([(x,), {"x": x}])  # the first one was right
+    with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
+        mol.update_bn([x, x[:, :1]])
+    assert same(state(model), before)
+    assert same(mol.solution(), answer)
+    assert model.norm.momentum == nn.BatchNorm1d(1).momentum
+    assert model.training
+
+
 def test_recalibrated_statistics_are_those_of_one_answer():
     model = Normed()
     mol, x = train(model)

@@ -256,7 +256,11 @@ class MultiObjective:
         (loaded, or inside `solution_weights`), it gets them too; otherwise it is left unchanged.
 
         Args:
-            loader: Batches for the model, or tuples that begin with one.
+            loader: The batches that you train on, as drawn by the same sampler: inputs of the model, or tuples that
+                begin with them.
+
+        Raises:
+            ValueError: If there are no batches, or others, such as dicts; nothing is changed.
         """
         run, params, answer = self._run, self._run.params(), self._run.answer()
         holds = shards.holds(params, answer)
