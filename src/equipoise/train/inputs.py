@@ -6,10 +6,13 @@ import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple, ParamSpec
 
+import numpy as np
 import torch
+from numpy.typing import ArrayLike
 from torch import Tensor, nn
 
 from equipoise import preference as preferences
+from equipoise.batch import wide_dtype
 from equipoise.conversion import Average, Conversion
 from equipoise.conversion.protocol import check_planned
 from equipoise.errors import require, warn
@@ -26,6 +29,7 @@ __all__ = [
     "Losses",
     "Preference",
     "Store",
+    "Values",
     "Wish",
     "check_choices",
     "check_graph",
@@ -37,6 +41,7 @@ __all__ = [
     "limit",
     "read_change",
     "read_limits",
+    "read_numbers",
     "read_preference",
     "show_call",
     "stack_counts",
@@ -55,6 +60,8 @@ Store = Literal["device", "host"] | os.PathLike[str]
 """Where copies live: on the device of the model, in host memory, or in a folder."""
 Losses = Tensor | Sequence[Tensor] | Mapping[str, Tensor]
 """One loss per objective: a tensor (m,), or numbers in their order or by name."""
+Values = Losses | ArrayLike | Mapping[str, float]
+"""Losses that need no graph: floats and arrays too."""
 Counts = Tensor | Sequence[float] | Mapping[str, float]
 """How many samples each loss is the mean of, 0 for an absent objective."""
 
@@ -297,6 +304,26 @@ def stack_losses(
     require(losses.is_floating_point(), "losses must be floating-point numbers", losses.dtype)
     rule = f"losses must be on the device {device} of this MultiObjective, which .to() changes"
     require(losses.device == device, rule, losses.device)
+    return losses
+
+
+def read_numbers(losses: Any, device: torch.device) -> Any:  # noqa: ANN401
+    """Losses that need no graph as tensors: a float, such as the mean over an epoch, becomes one; or a ValueError."""
+    if isinstance(losses, Tensor):
+        return losses
+    if hasattr(losses, "__array__"):
+        return torch.as_tensor(np.asarray(losses), dtype=wide_dtype(device), device=device)
+
+    def number(key: Any, loss: Any) -> Tensor:  # noqa: ANN401
+        shape = () if isinstance(loss, float | int) else tuple(getattr(loss, "shape", (None,)))
+        found = type(loss).__name__ if shape == (None,) else shape
+        require(shape == (), f"losses[{key!r}] must be one number, as a tensor or a float", found)
+        return loss if isinstance(loss, Tensor) else torch.tensor(float(loss), dtype=wide_dtype(device), device=device)
+
+    if isinstance(losses, Mapping):
+        return {key: number(key, loss) for key, loss in losses.items()}
+    if isinstance(losses, list | tuple):
+        return [number(key, loss) for key, loss in enumerate(losses)]
     return losses
 
 

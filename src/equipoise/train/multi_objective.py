@@ -16,7 +16,7 @@ from equipoise.train.archive import Archive, open_slots
 from equipoise.train.distributed import Group, everywhere
 from equipoise.train.history import History, describe_limits, describe_step
 from equipoise.train.hooks import Attached, release
-from equipoise.train.inputs import Choice, Counts, Losses, Preference, Store
+from equipoise.train.inputs import Choice, Counts, Losses, Preference, Store, Values
 from equipoise.train.run import Course, Run
 from equipoise.units import Unit, Zero
 from equipoise.weighting import Limits, Weighting
@@ -171,19 +171,20 @@ class MultiObjective:
         """
         return self._run.call(losses, counts)
 
-    def record(self, losses: Losses, counts: Counts | None = None) -> None:
+    def record(self, losses: Values, counts: Counts | None = None) -> None:
         """Record the current parameters with these losses instead of the training losses.
 
         For losses on a fixed held-out batch or on all data. From then on only this method records: iterates with
         different kinds of losses would not be comparable.
 
         Args:
-            losses: f at the current parameters, a tensor (m,), or numbers in a list or by name; no graph is needed.
+            losses: f at the current parameters, a tensor (m,), or numbers in a list or by name, floats too; no graph is
+                needed.
             counts: As in a call.
         """
         self._run.record(losses, counts)
 
-    def steer(self, losses: Losses, counts: Counts | None = None) -> None:
+    def steer(self, losses: Values, counts: Counts | None = None) -> None:
         """Update λ with these losses, such as losses on held-out data, instead of the training losses.
 
         Call it before the first step and then every n steps. From the first call on, only these losses move λ, and
@@ -195,7 +196,8 @@ class MultiObjective:
         cheap, call it in every step (docs/howto/held-out-losses.md has the numbers).
 
         Args:
-            losses: f at the current parameters, a tensor (m,), or numbers in a list or by name; no graph is needed.
+            losses: f at the current parameters, a tensor (m,), or numbers in a list or by name, floats too; no graph is
+                needed.
             counts: As in a call: an objective with 0 keeps its last steered loss.
 
         Raises:
@@ -395,22 +397,23 @@ class MultiObjective:
         described |= {"skipped": run.skipped} if run.course.skips else {}
         return {"step": self.step, **described, **({} if size is None else {"archive": int(size)})}
 
-    def weighted(self, losses: Losses) -> Tensor:
+    def weighted(self, losses: Values) -> Tensor:
         """w_i (f_i − z_i)/u_i of any losses, such as held-out ones, (m,) on the host; nothing moves.
 
         Their maximum is what the run makes small: judge by it when to stop.
 
         Args:
-            losses: f, a tensor (m,), or numbers in a list or by name; no graph is needed.
+            losses: f, a tensor (m,), or numbers in a list or by name, floats too; no graph is needed.
 
         Examples:
             >>> mol = eq.MultiObjective(torch.nn.Linear(1, 1), None, {"left": 0.25, "right": 0.75}, units=[2.0, 1.0])
-            >>> mol.weighted({"left": torch.tensor(4.0), "right": torch.tensor(1.0)}).tolist()
+            >>> mol.weighted({"left": 4.0, "right": 1.0}).tolist()
             [0.5, 0.75]
         """
         run = self._run
         run.settle()
-        f = inputs.stack_losses(losses, run.wish.names, len(run.wish.w), run.device).detach().cpu()
+        numbers = inputs.read_numbers(losses, run.device)
+        f = inputs.stack_losses(numbers, run.wish.names, len(run.wish.w), run.device).detach().cpu()
         return run.wish.w.to(torch.float64) * run.above(f)
 
     # Checkpoints ------------------------------------------------------------------------------

@@ -28,7 +28,7 @@ from equipoise.train.distributed import Group, Seen, everywhere, mean_losses, me
 from equipoise.train.gradients import directed, jacobian_rows
 from equipoise.train.history import Balance, History, Watch, scaled
 from equipoise.train.hooks import Attached
-from equipoise.train.inputs import Counts, Losses, Wish, check_graph, stack_counts, stack_losses
+from equipoise.train.inputs import Counts, Losses, Values, Wish, check_graph, read_numbers, stack_counts, stack_losses
 from equipoise.train.nonfinite import Floor, check_gradients, check_start, is_finite, nonfinite, refuse
 from equipoise.train.parameters import Parameters, local
 from equipoise.train.presence import Presence
@@ -206,7 +206,7 @@ class Run:
         scalar.grad_fn.register_prehook(partial(_differentiated, self, self._next, call))
         return scalar
 
-    def record(self, losses: Losses, counts: Counts | None) -> None:
+    def record(self, losses: Values, counts: Counts | None) -> None:
         """Record the current parameters with these losses."""
         self.check_open()
         self.settle()
@@ -220,7 +220,7 @@ class Run:
             self._hold(aside=False)
             self.archive.commit(*self._in_units(mean))
 
-    def steer(self, losses: Losses, counts: Counts | None) -> None:
+    def steer(self, losses: Values, counts: Counts | None) -> None:
         """Update λ with these losses instead of those of the steps."""
         self.check_open()
         self.settle()
@@ -238,9 +238,9 @@ class Run:
             self.weights.update(self._in_units(mean))
             self.steered = mean.values if mean.mask is None else torch.where(mean.mask, mean.values, self.steered)
 
-    def _given(self, losses: Losses, counts: Counts | None, *, steers: bool = False) -> Mean | None:
+    def _given(self, losses: Values, counts: Counts | None, *, steers: bool = False) -> Mean | None:
         """Losses given to `record` or `steer`, on the host; they set units that are still missing. None: left out."""
-        f = stack_losses(losses, self.wish.names, len(self.wish.w), self.device, counts)
+        f = stack_losses(read_numbers(losses, self.device), self.wish.names, len(self.wish.w), self.device, counts)
         with self.exactly():
             call = self._measure(f, counts)
             values, mask = call.values.wait(), call.present()
