@@ -245,7 +245,7 @@ LOSSES = {
     "too few in a list": (lambda f: [*f[:2]], "losses must have 3 entries, as the preference has; found 2"),
     "no graph in a list": (
         lambda f: [f[0], f[1].detach(), f[2]],
-        "every loss must require grad; found [1] without a graph",
+        "every loss must require grad; found ['b'] without a graph: detached, or a rate, which gets one by eq.proxy",
     ),
     "integers": (lambda f: f.long(), "losses must be floating-point numbers; found torch.int64"),
     "no graph": (
@@ -306,6 +306,16 @@ def test_counts_may_come_by_name_with_constants_for_what_is_absent(toy):
     f = run.losses(0)
     scalar = mol({"a": f[0], "b": torch.tensor(0.0), "c": f[2]}, {"a": 4, "b": 0, "c": 2})
     torch.testing.assert_close(scalar, 0.2 * f[0] + 0.5 * f[2])
+
+
+@pytest.mark.parametrize("counts", [{"a": 4, "b": 1, "c": 2}, [4, 1, 2], torch.tensor([4, 1, 2])])
+def test_a_loss_without_a_graph_must_have_the_count_0(counts, toy):
+    run, mol = make(toy, names=NAMES)
+    f = run.losses(0)
+    rule = "every loss must require grad where its count is not 0; found ['b'] without a graph: detached, or a rate"
+    with pytest.raises(ValueError, match=re.escape(rule)):
+        mol({"a": f[0], "b": (f[1] < 1).float(), "c": f[2]}, counts)
+    assert mol.step == 0
 
 
 def test_a_step_without_a_call(toy):

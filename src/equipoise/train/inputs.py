@@ -333,7 +333,7 @@ def _with_absent(losses: Mapping[str, Tensor], counts: Counts, names: tuple[str,
     like = next(iter(losses.values()), None)
     if not missing or not isinstance(like, Tensor):
         return losses
-    numbers = counts if isinstance(counts, Mapping) else dict(zip(names, counts, strict=False))
+    numbers = _by_name(counts, names)
     absent = [name for name in missing if name in numbers and float(numbers[name]) == 0]
     return {**losses, **dict.fromkeys(absent, torch.zeros_like(like))}
 
@@ -350,14 +350,24 @@ def _stacked(losses: Mapping[Any, Any]) -> Tensor:
 _NO_GRAPH = "losses without a graph: detached, or computed under torch.no_grad() or inside torch.vmap"
 
 
-def check_graph(losses: Losses, stacked: Tensor, *, counted: bool) -> None:
-    """Raise ValueError unless every loss can be differentiated; with counts, absent ones need no graph."""
+def check_graph(losses: Losses, stacked: Tensor, counts: Counts | None, names: tuple[str, ...] | None) -> None:
+    """Raise ValueError unless every loss can be differentiated; those of count 0 need no graph."""
     require(torch.is_grad_enabled(), "losses must be computed and passed in with gradients enabled", "torch.no_grad()")
     require(stacked.requires_grad, "losses must require grad", _NO_GRAPH)
-    if not isinstance(losses, Tensor) and not counted:
-        single: Iterable[tuple[Any, Tensor]] = losses.items() if isinstance(losses, Mapping) else enumerate(losses)
-        constant = [key for key, loss in single if not loss.requires_grad]
-        require(not constant, "every loss must require grad", f"{constant} without a graph")
+    if isinstance(losses, Tensor):
+        return
+    keys: Sequence[Any] = names or range(len(stacked))
+    single = losses.items() if isinstance(losses, Mapping) else zip(keys, losses, strict=True)
+    constant = [key for key, loss in single if not loss.requires_grad]
+    if constant and counts is not None:
+        there = {} if isinstance(counts, Tensor) and counts.device.type != "cpu" else _by_name(counts, keys)
+        constant = [key for key in constant if float(there.get(key, 0)) > 0]  # reading a device would wait for it
+    found = f"{constant} without a graph: detached, or a rate, which gets one by eq.proxy"
+    require(not constant, f"every loss must require grad{'' if counts is None else ' where its count is not 0'}", found)
+
+
+def _by_name(counts: Counts, names: Iterable[Any]) -> Mapping[Any, float | Tensor]:
+    return counts if isinstance(counts, Mapping) else dict(zip(names, counts, strict=False))
 
 
 def stack_counts(counts: Counts, names: tuple[str, ...] | None, like: Tensor) -> Tensor:

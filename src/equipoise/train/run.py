@@ -176,7 +176,7 @@ class Run:
             self._check_block("a call of mol")
         f = stack_losses(losses, self.wish.names, len(self.wish.w), self.device, counts)
         if not (torch.is_grad_enabled() and f.requires_grad and f is losses):
-            check_graph(losses, f, counted=counts is not None)
+            check_graph(losses, f, counts, self.wish.names)
         if self._taken is not None or self._unseen or self.archive.busy:
             self.settle()
         with self.exactly():
