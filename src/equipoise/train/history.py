@@ -80,6 +80,11 @@ class History:
         self._rows = [[*row] for row in rows]
         self.stride = int(np.diff([0.0, *(row[0] for row in rows)]).min()) if rows else 1
 
+    def late(self, step: int) -> Tensor:
+        """Losses of the last eighth of the steps, (n, m)."""
+        rows = [row[1 : 1 + len(self.names)] for row in self._rows[-LIMIT // 4 :] if row[0] > step - step // 8]
+        return torch.tensor(rows, dtype=torch.float64).reshape(-1, len(self.names))
+
     @property
     def steps(self) -> Tensor:
         """The numbers of the steps, (n,)."""
@@ -176,28 +181,53 @@ def describe_step(
     return entries | {"angle": float(trade_off.angle(above[asked], w[asked]))}
 
 
-def describe_limits(names: Sequence[str], limits: Limits, losses: Tensor, state: LimitsState) -> dict[str, float]:
-    """Violation, slack and multiplier of every loss with a limit, and by how much it was missed on average."""
+def describe_limits(
+    names: Sequence[str], limits: Limits, losses: Tensor, late: Tensor, state: LimitsState
+) -> dict[str, float]:
+    """Violation, slack and multiplier of every loss with a limit, and by how much it was missed on average.
+
+    `losses` are the last, (m,), and `late` those of the last eighth of the steps, (n, m).
+    """
     found: dict[str, float] = {}
-    violations = zip(limits.where, limits.exceeded(losses, state).tolist(), state.mean.tolist(), strict=True)
-    for i, v, mean in sorted(violations):  # of two limits the worse one
+    violations = limits.exceeded(losses, state).tolist()
+    for i, v in sorted(zip(limits.where, violations, strict=True)):  # of two limits the worse one
         found |= {f"violation/{names[i]}": max(v, 0.0), f"slack/{names[i]}": max(-v, 0.0)}
-        found[f"missed/{names[i]}"] = max(mean, found.get(f"missed/{names[i]}", -math.inf))
         found[f"multiplier/{names[i]}"] = float(state.prices[i])
-    return found
+    return found | {f"missed/{names[i]}": share for i, share in missed(limits, late, state).items()}
 
 
+def missed(limits: Limits, late: Tensor, state: LimitsState) -> dict[int, float]:
+    """By how much each loss with a limit missed it in the last eighth of the steps, as a fraction of the limit.
+
+    A loss that swings from one limit of a pair to the other misses both, but its mean may lie between them: where that
+    is worse, the mean of the worse limit in each of PARTS parts of the steps counts.
+    """
+    sides = list(zip(limits.where, state.mean.tolist(), strict=True))
+    pairs = {i for i in limits.where if limits.where.count(i) == 2}
+    if pairs and len(late) >= PARTS:
+        by_part = limits.exceeded(torch.stack([part.mean(0) for part in late.tensor_split(PARTS)]), state)
+        for i in pairs:
+            both = [k for k, j in enumerate(limits.where) if j == i]
+            sides.append((i, float(by_part[:, both].amax(-1).mean())))
+    shares: dict[int, float] = {}
+    for i, share in sides:
+        shares[i] = max(shares.get(i, share), share)  # a NaN that comes second does not count
+    return shares
+
+
+PARTS = 4
+"""Parts of the last eighth of the steps."""
 FIRST, EARLIEST = 32, 256
 """The step of the first check, and of the first that may warn."""
-MISSED, SURE = 0.05, 3.0
-"""The fraction by which a limit must be missed, and by how many standard errors more."""
+MISSED, SURE, FAR = 0.05, 3.0, 0.5
+"""The fraction by which a limit must be missed, and by how many standard errors more; and by far."""
 STILL, SLOW, LATELY = 0.02, 0.25, 0.4
 """A violation stands still if less than STILL of it went since the check before, at half the steps. It creeps if less
 than SLOW of it went, and less than LATELY of its fall since it was largest: a steady fall loses half of that."""
 
 
 class Watch:
-    """Warns once if a limit stays violated while its multiplier keeps growing."""
+    """Warns once if a limit stays violated while its multiplier keeps growing, or if the answer misses one by far."""
 
     def __init__(self, names: tuple[str, ...], limits: Limits) -> None:
         self.names, self.limits = names, limits
@@ -223,6 +253,24 @@ class Watch:
             weight = torch.where(missed, state.multipliers * state.reach, -torch.inf)  # of μ_j f_j, in any unit
             order = weight.argsort(descending=True)[: int(missed.sum())]
             warn(self._describe(state, step, order.tolist()), LimitWarning)
+
+    def conclude(self, late: Tensor, state: LimitsState, step: int) -> None:
+        """Check the answer after a step: losses of the last eighth of the steps, (n, m), and the state."""
+        if step < EARLIEST or self.due == math.inf:
+            return
+        errors = (2 * state.noise / state.steps).sqrt().tolist()
+        sure = {i: SURE * error for i, error in zip(self.limits.where, errors, strict=True)}
+        shares = missed(self.limits, late, state)
+        far = sorted((i for i, share in shares.items() if share - sure[i] > FAR), key=lambda i: -shares[i])
+        if far:
+            self.due = math.inf
+            each = ", ".join(f"{spoken(self.names[i])} by {100 * shares[i]:.0f} %" for i in far)
+            warn(
+                f"the answer comes from steps that miss limits by far: {each}, on average over the last {step // 8} "
+                "steps (missed/… in mol.metrics()). More steps or a lower learning rate may help. If not, loosen "
+                f"{spoken(self.names[far[0]])} or give the model more to learn with; this is said once",
+                LimitWarning,
+            )
 
     def _describe(self, state: LimitsState, step: int, missed: list[int]) -> str:
         """The message for missed limits, the one that weighs most first."""

@@ -392,7 +392,8 @@ class MultiObjective:
         above = run.above(run.measured())
         described = describe_step(run.labels, run.wish.w, losses, above, run.coefficients, run.duals())
         if isinstance(run.weighting, Limits):
-            described |= describe_limits(run.labels, run.weighting, run.losses, run.weights.state)
+            late = run.history.late(run.step)
+            described |= describe_limits(run.labels, run.weighting, run.losses, late, run.weights.state)
         size = archive_size(self.conversion, run.archive.numbers)
         described |= {"skipped": run.skipped} if run.course.skips else {}
         return {"step": self.step, **described, **({} if size is None else {"archive": int(size)})}

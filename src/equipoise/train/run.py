@@ -546,6 +546,8 @@ class Run:
                 why = "no optimizer.step() followed a call of mol and its backward pass"
             where = f"the model after step {since}, when the preference changed" if since else "where the run began"
             warn(f"nothing was recorded: {why}. The solution is {where}")
+        if self.watch is not None:
+            self.watch.conclude(self.history.late(self.step), self.weights.state, self.step)
         return self.archive.output(self.wish.w)
 
     def last_coefficients(self) -> Tensor:
