@@ -336,3 +336,14 @@ def test_the_last_iterate_may_be_asked_for():
     mol, optimizer = make(method=(eq.SelfTuned(), eq.Last()))
     train(mol, optimizer, 300)
     assert mol.solution()["weight"].item() == pytest.approx(1.5, abs=1e-2)
+
+
+def test_a_method_for_one_free_loss_is_said_to_have_no_effect():
+    model = nn.Linear(1, 1)
+    text = "^method weights the free losses alone, and there is one: OMD has no effect. Put the losses that it should"
+    with pytest.warns(UserWarning, match=text) as said:
+        eq.MultiObjective(model, None, {"a": 1.0}, limits={"b": 1.0}, method=eq.group_dro([3, 2]))
+    assert said[0].filename == __file__
+    for method in ((eq.Linear(), eq.Last()), (eq.SelfTuned(), eq.Last()), None):
+        eq.MultiObjective(model, None, {"a": 1.0}, limits={"b": 1.0}, method=method)
+    eq.MultiObjective(model, None, {"a": 0.5, "c": 0.5}, limits={"b": 1.0}, method=(eq.OMD(), eq.Last()))

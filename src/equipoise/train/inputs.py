@@ -19,7 +19,7 @@ from equipoise.errors import require, warn
 from equipoise.registry import Method, resolve
 from equipoise.train.parameters import Parameters
 from equipoise.units import Unit, Units, Zero
-from equipoise.weighting import Limits, Linear, Weighting
+from equipoise.weighting import Limits, Linear, SelfTuned, Weighting
 from equipoise.weighting.limits import Limit
 
 __all__ = [
@@ -142,7 +142,7 @@ class Wish(NamedTuple):
 def read_preference(preference: object, names: Sequence[str] | None) -> Wish:
     """A preference with the names of its objectives, or a ValueError."""
     given = None if names is None else tuple(names)
-    numbers: Any = preference
+    numbers: Any = (preference := _without_pandas(preference))
     rule = f"preference must have one number per objective: {CALL}"
     if isinstance(preference, Mapping):
         keys, numbers = tuple(preference), list(preference.values())
@@ -162,9 +162,18 @@ def read_preference(preference: object, names: Sequence[str] | None) -> Wish:
     return Wish(w, given)
 
 
+def _without_pandas(preference: object) -> object:
+    """A Series of pandas as a mapping if its index has names, else as a list; anything else unchanged."""
+    if not hasattr(preference, "to_dict"):
+        return preference
+    entries = preference.to_dict()
+    return entries if all(isinstance(key, str) for key in entries) else list(entries.values())
+
+
 def read_change(preference: object, wish: Wish, *, limited: bool) -> Wish:
     """Another preference for the objectives of `wish`, or a ValueError."""
     require(not limited, "the preference of a run with limits must stay: make a new MultiObjective", "another one")
+    preference = _without_pandas(preference)
     if isinstance(preference, Mapping):
         rule = "preference must be a list, as the objectives of this run have no names"
         require(wish.names is not None, rule, list(preference))
@@ -204,6 +213,12 @@ def limit(method: Choice, limits: tuple[Limit, ...], units: Unit, ideal: Zero) -
     require(plain, rule, lambda: f"units={units}, ideal={ideal}")
     found = choose_method(method)
     conversion = Average(power=8.0) if method is None else found.conversion
+    idle = limits.count(None) == 1 and not isinstance(found.weighting, SelfTuned | Linear)
+    if idle:
+        warn(
+            f"method weights the free losses alone, and there is one: {type(found.weighting).__name__} has no effect. "
+            "Put the losses that it should weigh into the preference"
+        )
     rule = "with limits the conversion must be Average() or Last(): others choose by the free losses alone"
     require(conversion.records != "before", rule, conversion)
     return Method(Limits(limits, found.weighting), conversion)
@@ -254,7 +269,8 @@ def check_units(units: Unit, ideal: Zero, m: int, names: tuple[str, ...] | None)
 
 def check_choices(every: int | None, check: str, on_nonfinite: str, store: object, on_store_error: str) -> None:
     """Raise ValueError for an unknown choice or combination of choices."""
-    require(every is None or every >= 1, "every must be None or at least 1", every)
+    sound = every is None or (hasattr(every, "__index__") and every >= 1)
+    require(sound, "every must be None or at least 1", lambda: repr(every))
     require(check in {"auto", "now", "deferred"}, 'check must be "auto", "now" or "deferred"', check)
     require(on_nonfinite in {"raise", "skip"}, 'on_nonfinite must be "raise" or "skip"', on_nonfinite)
     sound = on_nonfinite == "raise" or check != "deferred"
@@ -293,10 +309,10 @@ def stack_losses(
         assert names is not None  # noqa: S101
         losses = losses if counts is None else _with_absent(losses, counts, names)
         require(losses.keys() == set(names), f"losses must have the names {list(names)}", list(losses))
-        losses = _stacked({name: losses[name] for name in names})
+        losses = _stacked({name: losses[name] for name in names}, device)
     elif isinstance(losses, list | tuple):
         require(len(losses) == m, f"losses must have {m} entries, as the preference has", len(losses))
-        losses = _stacked(dict(enumerate(losses)))
+        losses = _stacked(dict(enumerate(losses)), device)
     rule = "losses must be a tensor (m,), numbers in a list, or a mapping by name"
     require(isinstance(losses, Tensor), rule, lambda: type(losses))
     assert isinstance(losses, Tensor)  # noqa: S101
@@ -338,12 +354,14 @@ def _with_absent(losses: Mapping[str, Tensor], counts: Counts, names: tuple[str,
     return {**losses, **dict.fromkeys(absent, torch.zeros_like(like))}
 
 
-def _stacked(losses: Mapping[Any, Any]) -> Tensor:
-    """Numbers as one tensor (m,)."""
+def _stacked(losses: Mapping[Any, Any], device: torch.device) -> Tensor:
+    """Numbers on the device as one tensor (m,)."""
     for key, loss in losses.items():
         found = tuple(loss.shape) if isinstance(loss, Tensor) else type(loss).__name__
         rule = f"losses[{key!r}] must be a tensor of shape () with its graph: a mean over the batch, not .item()"
         require(found == (), rule, found)
+        rule = f"losses[{key!r}] must be on the device {device} of this MultiObjective, which .to() changes"
+        require(loss.device == device, rule, loss.device)
     return torch.stack(list(losses.values()))
 
 

@@ -51,6 +51,9 @@ class Parameters:
         _check_fsdp(model)
         reshard(model)
         known = dict(model.named_parameters())
+        lazy = [name for name in known if nn.parameter.is_lazy(known[name])]
+        rule = "model must have initialised parameters: call a lazy one with a batch first"
+        require(not lazy, rule, lambda: f"{lazy} without a shape")
         self.sharded = any(is_sharded(p) for p in known.values())
         """Whether parameters are shards of FSDP2."""
         if names is None:
