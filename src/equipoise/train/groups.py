@@ -121,9 +121,9 @@ def with_counts(losses: Tensor, counts: Tensor) -> tuple[Tensor, Tensor]:
     return losses, counts
 
 
-def counts_of(losses: object) -> Tensor | None:
+def counts_of(losses: Tensor) -> Tensor | None:
     """The counts that `group_losses` or `token_losses` returned with these losses."""
-    return losses.__dict__.get("_counts") if isinstance(losses, Tensor) else None
+    return losses.__dict__.get("_counts")
 
 
 def _overlapping_means(values: Tensor, membership: Tensor) -> tuple[Tensor, Tensor]:

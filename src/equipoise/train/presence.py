@@ -59,7 +59,7 @@ class Presence:
             self._told_absent = True
             warn(f"{self.explain(never, self._steps)}; this is said once", BalanceWarning)
 
-    def look_for_counts(self, losses: object, *, waits: bool) -> None:
+    def look_for_counts(self, losses: Tensor, *, waits: bool) -> None:
         """Warn once of losses that are passed without their counts, and are 0 for a group without samples.
 
         Args:

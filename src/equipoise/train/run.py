@@ -174,7 +174,9 @@ class Run:
         if self.closed or self.holds_answer:
             self.check_open()
             self._check_block("a call of mol")
-        f = self._read(losses, counts)
+        f = stack_losses(losses, self.wish.names, len(self.wish.w), self.device, counts)
+        if not (torch.is_grad_enabled() and f.requires_grad and f is losses):
+            check_graph(losses, f, counts, self.wish.names)
         if self._taken is not None or self._unseen or self.archive.busy:
             self.settle()
         with self.exactly():
@@ -203,15 +205,6 @@ class Run:
         assert scalar.grad_fn is not None  # noqa: S101
         scalar.grad_fn.register_prehook(partial(_differentiated, self, self._next, call))
         return scalar
-
-    def _read(self, losses: Losses, counts: Counts | None) -> Tensor:
-        """The losses of a call with their graph, (m,)."""
-        f = stack_losses(losses, self.wish.names, len(self.wish.w), self.device, counts)
-        if not (torch.is_grad_enabled() and f.requires_grad and f is losses):
-            check_graph(losses, f, counts, self.wish.names)
-        if counts is None and self.presence is not None:
-            self.presence.look_for_counts(losses, waits=not self.at_once)
-        return f
 
     def record(self, losses: Values, counts: Counts | None) -> None:
         """Record the current parameters with these losses."""
@@ -261,6 +254,8 @@ class Run:
             return Mean(values, mask)
 
     def _measure(self, f: Tensor, counts: Counts | None) -> Call:
+        if counts is None and hasattr(f, "_counts") and self.presence is not None:
+            self.presence.look_for_counts(f, waits=not self.at_once)
         # Copied: the caller may overwrite the losses before the step is committed.
         values = f.detach().to(self.wish.w.dtype, copy=not self.weights.known)
         if counts is None and not (dist.is_available() and dist.is_initialized()):  # as in most loops
