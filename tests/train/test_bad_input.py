@@ -269,7 +269,7 @@ LOSSES = {
     "too few in a list": (lambda f: [*f[:2]], "losses must have 3 entries, as the preference has; found 2"),
     "no graph in a list": (
         lambda f: [f[0], f[1].detach(), f[2]],
-        "every loss must require grad; found ['b'] without a graph: detached, or a rate, which gets one by eq.proxy",
+        "every loss must require grad; found [1] without a graph: detached, or a rate, which gets one by eq.proxy",
     ),
     "integers": (lambda f: f.long(), "losses must be floating-point numbers; found torch.int64"),
     "no graph": (
@@ -291,8 +291,14 @@ LOSSES = {
 @pytest.mark.parametrize(("change", "message"), LOSSES.values(), ids=LOSSES.keys())
 def test_losses(change, message, toy):
     run, mol = make(toy, names=NAMES)
+    losses = change(run.losses(0))
+    if isinstance(losses, list):
+        rule = "losses must be by name, {'a': …, 'b': …, 'c': …}, or one tensor in their order, as the objectives"
+        with pytest.raises(ValueError, match=re.escape(f"{rule} have names; found a list")):
+            mol(losses)
+        _, mol = make(toy)
     with pytest.raises(ValueError, match=re.escape(message)):
-        mol(change(run.losses(0)))
+        mol(losses)
     assert mol.step == 0
 
 

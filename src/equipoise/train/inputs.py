@@ -59,7 +59,7 @@ Preference = Tensor | Sequence[float] | Mapping[str, float]
 Store = Literal["device", "host"] | os.PathLike[str]
 """Where copies live: on the device of the model, in host memory, or in a folder."""
 Losses = Tensor | Sequence[Tensor] | Mapping[str, Tensor]
-"""One loss per objective: a tensor (m,), or numbers in their order or by name."""
+"""One loss per objective: a tensor (m,), or numbers by name, or in a list if the objectives have no names."""
 Values = Losses | ArrayLike | Mapping[str, float]
 """Losses that need no graph: floats and arrays too."""
 Counts = Tensor | Sequence[float] | Mapping[str, float]
@@ -213,15 +213,15 @@ def limit(method: Choice, limits: tuple[Limit, ...], units: Unit, ideal: Zero) -
     require(plain, rule, lambda: f"units={units}, ideal={ideal}")
     found = choose_method(method)
     conversion = Average(power=8.0) if method is None else found.conversion
-    idle = limits.count(None) == 1 and not isinstance(found.weighting, SelfTuned | Linear)
-    if idle:
+    rule = "with limits the conversion must be Average() or Last(): others choose by the free losses alone"
+    require(conversion.records != "before", rule, conversion)
+    weighting = Limits(limits, found.weighting)
+    if len(weighting.free) == 1 and not isinstance(found.weighting, SelfTuned | Linear):
         warn(
             f"method weights the free losses alone, and there is one: {type(found.weighting).__name__} has no effect. "
             "Put the losses that it should weigh into the preference"
         )
-    rule = "with limits the conversion must be Average() or Last(): others choose by the free losses alone"
-    require(conversion.records != "before", rule, conversion)
-    return Method(Limits(limits, found.weighting), conversion)
+    return Method(weighting, conversion)
 
 
 def choose_method(method: object) -> Method:
@@ -311,6 +311,9 @@ def stack_losses(
         require(losses.keys() == set(names), f"losses must have the names {list(names)}", list(losses))
         losses = _stacked({name: losses[name] for name in names}, device)
     elif isinstance(losses, list | tuple):
+        shown = ", ".join(f"{name!r}: …" for name in (names or ())[:3]) + (", …" if m > 3 else "")
+        rule = f"losses must be by name, {{{shown}}}, or one tensor in their order, as the objectives have names"
+        require(names is None, rule, lambda: f"a {type(losses).__name__}")
         require(len(losses) == m, f"losses must have {m} entries, as the preference has", len(losses))
         losses = _stacked(dict(enumerate(losses)), device)
     rule = "losses must be a tensor (m,), numbers in a list, or a mapping by name"

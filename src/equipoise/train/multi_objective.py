@@ -156,7 +156,8 @@ class MultiObjective:
         """The scalar to differentiate.
 
         Args:
-            losses: f at the current parameters: a tensor (m,), or numbers in a list or by name, with their graph.
+            losses: f at the current parameters, with their graph: a tensor (m,), as of `group_losses`, in the order of
+                the preference; or numbers by name, or in a list if the objectives have no names.
             counts: How many samples each loss is the mean of on this rank, 0 for an absent objective, whose loss may be
                 missing if losses are given by name; by default the same for all objectives, calls and ranks.
 
@@ -178,8 +179,7 @@ class MultiObjective:
         different kinds of losses would not be comparable.
 
         Args:
-            losses: f at the current parameters, a tensor (m,), or numbers in a list or by name, floats too; no graph is
-                needed.
+            losses: f at the current parameters, as in a call; no graph is needed, and floats will do.
             counts: As in a call.
         """
         self._run.record(losses, counts)
@@ -196,8 +196,7 @@ class MultiObjective:
         cheap, call it in every step (docs/howto/held-out-losses.md has the numbers).
 
         Args:
-            losses: f at the current parameters, a tensor (m,), or numbers in a list or by name, floats too; no graph is
-                needed.
+            losses: f at the current parameters, as in a call; no graph is needed, and floats will do.
             counts: As in a call: an objective with 0 keeps its last steered loss.
 
         Raises:
@@ -404,7 +403,7 @@ class MultiObjective:
         Their maximum is what the run makes small: judge by it when to stop.
 
         Args:
-            losses: f, a tensor (m,), or numbers in a list or by name, floats too; no graph is needed.
+            losses: f, as in a call; no graph is needed, and floats will do.
 
         Examples:
             >>> mol = eq.MultiObjective(torch.nn.Linear(1, 1), None, {"left": 0.25, "right": 0.75}, units=[2.0, 1.0])
