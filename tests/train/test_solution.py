@@ -92,6 +92,17 @@ def test_weights_are_lent_and_given_back():
     assert model.body.weight.requires_grad
 
 
+def test_the_state_of_the_model_taken_inside_the_block_changes_with_it():
+    model = Normed()
+    mol, _ = train(model)
+    with mol.solution_weights():
+        inside = model.state_dict()
+        copied = {name: x.clone() for name, x in inside.items()}
+    assert same(copied, {name: x.to(copied[name].dtype) for name, x in mol.solution().items()})
+    assert same(inside, state(model))
+    assert not torch.equal(inside["body.weight"], copied["body.weight"])
+
+
 def test_batch_norm_is_recalibrated_for_the_answer():
     """By hand: the mean of the layer's inputs over the data, at the averaged weights."""
     model = Normed()

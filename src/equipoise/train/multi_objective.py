@@ -240,7 +240,8 @@ class MultiObjective:
     def solution_weights(self) -> Iterator[None]:
         """A context in which the model holds the answer; parameters and buffers are restored on exit.
 
-        For evaluation. Calls of `mol` and steps inside raise ValueError: the exit would undo them.
+        For evaluation. Calls of `mol` and steps inside raise ValueError: the exit would undo them. A `state_dict()` of
+        the model taken inside refers to the model's own tensors, which change on exit: copy it, or use `solution`.
         """
         run = self._run
         with shards.swapped(run.params(), self.model, run.answer() | run.statistics):
