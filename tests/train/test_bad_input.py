@@ -356,7 +356,7 @@ def test_a_step_without_a_call(toy):
     run, mol = make(toy)
     message = re.escape(
         "optimizer.step() must follow a call of mol and its backward pass, or mol.close(); "
-        "found none since the last step"
+        "found none since the last step; a penalty is added to the scalar, (mol(losses) + penalty).backward()"
     )
     run.losses(0).sum().backward()
     before = run.params()

@@ -316,6 +316,18 @@ def test_eight_backward_passes_without_a_step_are_said_once(toy, preference):
         phase(1)
 
 
+def test_a_penalty_in_some_steps_is_added_to_the_scalar(toy, preference):
+    run, plain = toy(), toy()
+    mol = eq.MultiObjective(run.model, run.optimizer, preference, method="LS")
+    for step in range(4):
+        for one, scalar in ((run, mol(run.losses(step))), (plain, (preference * plain.losses(step)).sum())):
+            penalty = sum(p.square().sum() for p in one.model.parameters())
+            (scalar + 0.1 * penalty if step % 2 else scalar).backward()
+            one.optimizer.step()
+            one.optimizer.zero_grad()
+    torch.testing.assert_close(run.params(), plain.params())
+
+
 def test_a_second_shell_takes_the_optimizer_over(toy, preference):
     run = toy()
     settings: Any = {"optimizer": run.optimizer, "preference": preference, "method": (eq.OMD(), ADAPTIVE)}

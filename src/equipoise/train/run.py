@@ -350,7 +350,9 @@ class Run:
             self._check_block("optimizer.step()")
         if not calls or self._cleared():
             rule = "optimizer.step() must follow a call of mol and its backward pass, or mol.close()"
-            found = "that its gradients were cleared before the step" if calls else "none since the last step"
+            found = "that its gradients were cleared before the step"
+            if not calls:
+                found = "none since the last step; a penalty is added to the scalar, (mol(losses) + penalty).backward()"
             require(False, rule, found)  # noqa: FBT003
         with self.exactly():
             skipped = getattr(optimizer, "found_inf", None)
