@@ -288,7 +288,8 @@ def test_a_run_that_records_nothing_is_told_so(every, why, toy, preference):
         pass
 
 
-def test_eight_backward_passes_without_a_step_are_said_once(toy, preference):
+@pytest.mark.parametrize("to_none", [True, False])
+def test_eight_backward_passes_without_a_step_are_said_once(to_none, toy, preference):
     """As when a second phase of the training steps another optimizer."""
     run = toy()
     mol = eq.MultiObjective(run.model, run.optimizer, preference)
@@ -299,7 +300,7 @@ def test_eight_backward_passes_without_a_step_are_said_once(toy, preference):
         for step in range(steps):
             mol(run.losses(step)).backward()
             second.step()
-            second.zero_grad()
+            second.zero_grad(set_to_none=to_none)
 
     phase(8)
     text = (

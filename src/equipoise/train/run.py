@@ -499,9 +499,9 @@ class Run:
         """Forget the earlier calls of the step if their gradients were cleared."""
         if self.attached is None:  # without an optimizer each call is a step: a call that failed left these
             self.discard()
-        elif self._cleared():
-            self._next = Step(left_out=self._next.left_out)
-            self._count_unstepped()
+        elif self._cleared() or self._zeroed():
+            number, self._next = len(self._next.calls), Step(left_out=self._next.left_out)
+            self._count_unstepped(number)
 
     def _cleared(self) -> bool:
         assert self.attached is not None  # noqa: S101
@@ -511,9 +511,17 @@ class Run:
                     return False
         return True
 
-    def _count_unstepped(self) -> None:
-        self._unstepped += 1
-        if self._unstepped == UNSTEPPED:
+    def _zeroed(self) -> bool:
+        """Whether `zero_grad(set_to_none=False)` cleared the gradients; looked at after every few calls."""
+        may_wait = self.at_once or self.step == 0
+        if len(self._next.calls) % UNSTEPPED or not may_wait or self.params.sharded:
+            return False
+        gradients = (p.grad for p in self.trained() if p.grad is not None)
+        return not any(g.is_sparse or bool(g.any()) for g in gradients)
+
+    def _count_unstepped(self, number: int = 1) -> None:
+        before, self._unstepped = self._unstepped, self._unstepped + number
+        if before < UNSTEPPED <= self._unstepped:
             warn(
                 f"{UNSTEPPED} backward passes of mol in a row were not followed by a step of its optimizer, so nothing "
                 "is recorded and λ stays: is another optimizer stepped? Make a new MultiObjective with that one"
