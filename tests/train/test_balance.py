@@ -103,6 +103,7 @@ QUIET: dict[str, tuple[tuple[float, ...], list[float], dict[str, Any]]] = {
     "29 times apart": ((29.0, 1.0), [0.5, 0.5], {"steps": 990}),
     "apart by the preference": ((1.0, 1.0), [0.99, 0.01], {"steps": 990}),
     "made even by the preference": ((50.0, 1.0), [0.02, 0.98], {}),
+    "one objective": ((2.0,), [1.0], {"units": "start", "steps": 300}),
     "units given": ((500.0, 1.0), [0.5, 0.5], {"units": [1.0, 1.0], "steps": 990}),
     "not for long": ((20.0, 1.0), [0.5, 0.5], {"steps": 990}),
     "balanced": ((1.0, 3.0), [0.75, 0.25], {}),

@@ -361,7 +361,7 @@ class Balance:
             return
         if self.units.units is None:
             self._check_apart(weights, losses, self._first, step)
-        elif self.units.units == "start":
+        elif self.units.units == "start" and len(unit) > 1:
             self._check_start(losses, unit, step)
 
     def _check_apart(self, weights: Tensor, losses: Tensor, first: Tensor, step: int) -> None:
