@@ -2,9 +2,9 @@
 
     python tools/carry_results.py src/equipoise/experiments/published.jsonl.xz
 
-Revision 4 of SelfTuned differs from the one before only in steps in which an objective is absent, and where all gains
-were 0 so far. Cells in which every client takes part in every round, and those without clients, are the same runs: they
-are carried over. Cells with absent clients are left out, to be made again.
+Revision 5 of SelfTuned differs from the one before only from step 301 on, and where weights differ. Federated runs of
+at most 300 rounds, whose clients all have the same weight, are the same: they are carried over. The others are left
+out, to be made again.
 """  # noqa: D415
 
 import sys
@@ -15,16 +15,15 @@ from typing import Any
 import equipoise as eq
 from equipoise.experiments.results import Cell, cells_in, pack
 
-REVISIONS = {"SelfTuned": (3, eq.SelfTuned.revision)}
+REVISIONS = {"SelfTuned": (4, eq.SelfTuned.revision)}
 """By class: the revision that is carried over, and the one it is carried to."""
-CARRIED = "from an earlier revision: the same run, as no client is absent"
+CARRIED = "from an earlier revision: the same run, as it has equal weights and at most 300 rounds"
 
 
-def has_all(cell: Cell) -> bool:
-    """Whether no objective is absent in any step."""
+def is_same(cell: Cell) -> bool:
+    """Whether it is a federated run of few rounds with equal weights."""
     task = cell.spec.get("task")
-    taking_part = task.get("participation") if isinstance(task, dict) else None
-    return taking_part is None or (taking_part["fraction"], taking_part["dropout"]) == (1.0, 0.0)
+    return isinstance(task, dict) and task.get("rounds", 301) <= 300 and "preference" not in cell.spec
 
 
 def renewed(part: Any) -> Any:
@@ -40,7 +39,7 @@ def carried(cell: Cell) -> Cell | None:
     spec = {name: renewed(part) for name, part in cell.spec.items()}
     if spec == cell.spec:
         return cell
-    return cell._replace(spec=spec, made={**cell.made, "carried": CARRIED}) if has_all(cell) else None
+    return cell._replace(spec=spec, made={**cell.made, "carried": CARRIED}) if is_same(cell) else None
 
 
 def main() -> None:

@@ -58,6 +58,15 @@ def test_standardize_uses_the_training_rows_and_leaves_indicators():
         standardize(Dataset("images", train, labels, test, labels[:1], ("a",)))
 
 
+@pytest.mark.parametrize("name", ["train_inputs", "train_labels", "test_inputs", "test_labels"])
+def test_arrays_are_no_tensors(name: str):
+    rows, labels = torch.zeros(2, 1), torch.zeros(2, dtype=torch.int64)
+    parts = {"train_inputs": rows, "train_labels": labels, "test_inputs": rows, "test_labels": labels}
+    rule = f"{name} must be a tensor: torch.from_numpy makes one of an array; found a ndarray"
+    with pytest.raises(ValueError, match=rule):
+        Dataset("toy", **{**parts, name: parts[name].numpy()}, class_names=("a",))  # type: ignore[arg-type]
+
+
 def test_divide_is_a_partition_that_the_seed_fixes():
     train, test = divide(10, 3)
     assert sorted(train.tolist() + test.tolist()) == list(range(10))

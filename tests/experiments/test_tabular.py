@@ -189,6 +189,11 @@ def test_the_command_exports(tmp_path):
     assert done.exit_code == 0, done.output
     assert done.output.replace("\n", "").endswith("all.csv: 4 rows")
     assert len((tmp_path / "all.csv").read_text().splitlines()) == 5
+    done = CliRunner().invoke(app, words[:-1])
+    published = len((tmp_path / "all.csv").read_text().splitlines()) - 5
+    assert published > 60_000
+    told = f"all.csv: 4 rows of yours and {published} published (--no-published leaves these out)"
+    assert done.output.replace("\n", " ").strip().endswith(told)
     done = CliRunner().invoke(app, [*words[:4], str(tmp_path / "none"), "--no-published"])
     assert "there must be results to export; found none in" in str(done.exception)
 

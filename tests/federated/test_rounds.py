@@ -926,6 +926,7 @@ def test_participation(settings: dict[str, float], message: str):
     [
         ({"engine": "fast"}, 'engine must be "auto" or "sequential"; found fast'),
         ({"precision": "float16"}, "precision must be one of float32, tf32, bfloat16; found float16"),
+        ({"seeds": 0}, r"seeds must be a sequence, such as \(0,\) or range\(3\); found 0"),
         ({"seeds": ()}, r"seeds must hold at least one seed; found \(\)"),
         ({"preference": (0.5, 0.5)}, "preference must have 3 entries, one per objective; found 2"),
         ({"preference": (0.5, 0.5, 0.5)}, "preference must be non-negative and sum to 1; found sum 1.5"),

@@ -1,5 +1,6 @@
 """Splits: the counts of the experiments, the order of the draws, and bad input."""
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from equipoise.datasets import Dataset, load
-from equipoise.federated import Dirichlet, PartialClass, Rotation, Split, deal
+from equipoise.federated import Deal, Dirichlet, PartialClass, Rotation, Split, deal
 
 TRAIN = (592, 674, 595, 613, 584, 542, 591, 626, 585, 594)
 TEST = (98, 113, 103, 101, 98, 89, 95, 102, 97, 100)
@@ -239,6 +240,36 @@ def test_cifar(split: Split, train: int, test: int):
 
 
 # --- what is refused
+
+
+@dataclass(frozen=True)
+class Own:
+    """A split of the user's own."""
+
+    dealt: Any
+    clients: int = 2
+
+    def deal(self, train: Any, test: Any, seed: int) -> Any:  # noqa: ARG002
+        return self.dealt
+
+    def turn(self, client: int) -> int:  # noqa: ARG002
+        return 0
+
+
+def test_a_split_of_ones_own():
+    toy = table([0, 1, 1, 0, 1], [1, 0, 0])
+    train, test = [[np.array([0, 3])], [np.array([1]), np.array([4])]], [[np.array([2])], [np.array([0, 1])]]
+    data = deal(toy, Own(Deal(train, test)), (0,))
+    assert data.train.labels.tolist() == [[[0, 0], [1, 1]]]
+    assert data.test.counts.tolist() == [[1, 2]]
+    for wrong, found in (((train, test), "a tuple"), (Deal(train, test[:1]), "2 and 1")):
+        with pytest.raises(
+            ValueError, match=rf"split\.deal must return a federated\.Deal with .* lists of 2 clients; found {found}"
+        ):
+            deal(toy, Own(wrong), (0,))
+    rule = r"a client's training samples must be a list of arrays of positions; found array\(\[0, 3\]\) for client 0"
+    with pytest.raises(ValueError, match=rule):
+        deal(toy, Own(Deal([own[0] for own in train], test)), (0,))  # type: ignore[misc]
 
 
 def test_more_clients_than_samples():

@@ -77,6 +77,17 @@ def test_without_a_weighting_it_is_the_default_for_so_many_rounds(tmp_path: Path
         assert np.array_equal(array.numpy(), resumed.solution()[name].numpy())
 
 
+@pytest.mark.parametrize("method", ["TCH", eq.group_dro([1] * 4), eq.methods()["OMDgd-TCH"]])
+def test_methods_and_their_names_are_weightings_with_their_conversions(method: Any, town: Maker):
+    here, parts = town(), eq.registry.resolve(method)
+    strategy = here.strategy(method)
+    assert (strategy.weighting, strategy.conversion) == (parts.weighting, parts.conversion)
+    assert here.strategy(parts.weighting).conversion == eq.Adaptive(capacity=8)
+    assert here.strategy(method, eq.Average(2)).conversion == eq.Average(2)
+    result = strategy.start(here.grid(), here.arrays(), num_rounds=1)
+    assert result.train_metrics_clientapp[1]["objectives-heard"] == 4
+
+
 @pytest.mark.parametrize("wrap", [eq.Relative, eq.Momentum])
 def test_a_wrapped_weighting_tells_its_weights(wrap: Any):
     inner = eq.OMD(1.0, eq.Entropic())
@@ -351,6 +362,24 @@ def test_arrays_are_read_where_they_lie():
 # --- bad settings
 
 
+def test_a_train_function_alone_says_that_it_cannot_evaluate(town: Maker):
+    here = town()
+    strategy = here.strategy(fraction_evaluate=1.0)
+    result = strategy.start(here.grid(here.train()), here.arrays(), num_rounds=1)
+    assert result.train_metrics_clientapp[1]["objectives-heard"] == 4
+    rule = "ValueError: a train function must get messages for training: give the strategy fraction_evaluate=0.0, or"
+    assert [one.reason.startswith(f"the client failed: {rule}") for one in strategy.rejected] == [True] * 4
+    assert {one.reason.rpartition("; ")[2] for one in strategy.rejected} == {"found one to evaluate"}
+
+
+def test_a_client_without_samples_is_named(town: Maker):
+    here = town(sizes=(12, 0, 12, 12))
+    strategy = here.strategy(fraction_evaluate=1.0)
+    strategy.start(here.grid(), here.arrays(), num_rounds=1)
+    reason = "the client failed: ValueError: every client must have samples; found none for partition-id 1"
+    assert [(one.node, one.reason) for one in strategy.rejected] == [(2, reason)] * 2
+
+
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
@@ -359,6 +388,16 @@ def test_arrays_are_read_where_they_lie():
         ({"objectives": 0}, "objectives must be at least 1"),
         ({"objectives": [[0], [0, 1]]}, "objectives must not share a client; found 3 entries"),
         ({"objectives": [[0], []]}, "objectives must have a client each"),
+        (
+            {"objectives": [0, 0, 1, 1]},
+            r"objectives must be their number, or the clients \(partition ids\) of each, .*; found \[0, 0, 1, 1\]",
+        ),
+        ({"weighting": "FedAgv"}, "method must be a known name; found 'FedAgv'; nearest: FedAvg"),
+        (
+            {"weighting": eq.OMD},
+            r'method must be a name such as "TCH", a Method, or a weighting such as OMD\(\); found <',
+        ),
+        ({"weighting": "PropFair"}, r"weighting must not be of a method with a transform: .*; found PropFair\("),
         ({"step_size": 0.0}, r"step_size must be positive and finite; found 0\.0"),
         ({"dropout": 1.0}, r"dropout must lie in \[0, 1\); found 1\.0"),
         ({"average": "never"}, 'average must be "before" or "after"; found never'),

@@ -476,6 +476,25 @@ def test_a_checkpoint_saved_within_validation(tmp_path):
     assert_same(checkpoint["current_model_state"], weights.held["training"][-1])
 
 
+def test_the_default_knows_the_length_of_the_fit(tmp_path):
+    """A third of it; a resumed fit keeps the number of steps that it began with."""
+
+    def go(resume: Path | None = None, chosen: Any = None, **settings: Any) -> tuple[Any, Trainer]:
+        callback = MultiObjectiveCallback(PREFERENCE, method=chosen)
+        run = trainer(tmp_path, callback, **settings)
+        run.fit(Net(), loader(), ckpt_path=resume, weights_only=True)
+        return callback.mol, run
+
+    mol, run = go(accumulate_grad_batches=2)  # two epochs of five batches
+    assert mol.weighting.youth == mol.step / 3 == 2.0
+    run.save_checkpoint(tmp_path / "end.ckpt")
+    mol, _ = go(tmp_path / "end.ckpt", max_epochs=6, accumulate_grad_batches=2)
+    assert (mol.weighting.youth, mol.step) == (2.0, 18)
+    assert go(max_epochs=-1, max_steps=4)[0].weighting.youth == pytest.approx(4 / 3)
+    assert go(max_epochs=-1, limit_train_batches=3, max_time={"seconds": 1})[0].weighting == eq.default().weighting
+    assert go(chosen="equipoise")[0].weighting == eq.default().weighting
+
+
 def test_a_checkpoint_without_the_callback_starts_the_method_afresh(tmp_path):
     class Plain(Net):
         def training_step(self, batch: list[Tensor], batch_idx: int) -> Tensor:  # noqa: ARG002
@@ -528,6 +547,23 @@ class Logged(Callback):
 
     def on_train_batch_end(self, trainer: Any, *_: Any) -> None:
         self.found.append({name: float(x) for name, x in trainer.callback_metrics.items()})
+
+
+def test_recalibration_needs_a_forward(tmp_path):
+    class Headless(LightningModule):
+        def __init__(self) -> None:
+            super().__init__()
+            self.body = nn.Linear(4, 1)
+
+        def training_step(self, *_: Any) -> Any:
+            raise AssertionError("the fit must not begin")
+
+        def configure_optimizers(self) -> Any:
+            return torch.optim.SGD(self.parameters(), lr=0.1)
+
+    rule = r"the module must define forward\(inputs\) for recalibrate=, which calls it; found no forward in Headless"
+    with pytest.raises(ValueError, match=rule):
+        trainer(tmp_path, method(recalibrate=loader())).fit(Headless(), loader())
 
 
 def test_metrics_are_logged_every_so_many_steps(tmp_path):

@@ -9,6 +9,7 @@ import torch
 import equipoise as eq
 from equipoise.errors import StateMismatchError
 from equipoise.weighting.protocol import restarted
+from equipoise.weighting.self_tuned import ARRIVED, TRAVELS
 
 W, V = {"left": 0.5, "right": 0.5}, {"left": 0.1, "right": 0.9}
 
@@ -188,25 +189,69 @@ def test_misuse():
         run.mol.set_preference(W)
 
 
-def moved(restarted: Any, monkeypatch: pytest.MonkeyPatch) -> float:
-    """The imbalance 200 steps after a change in step 1,000: VLMOP2, 10 % noise."""
+class Travel:
+    """VLMOP2 with 10 % noise on every loss."""
+
+    def __init__(self, before: list[float], seed: int = 0) -> None:
+        self.problem, self.draw = eq.problems.VLMOP2(), torch.Generator().manual_seed(seed)
+        self.x = torch.nn.Parameter(self.problem.initial(1, seed)[0].float())
+        self.optimizer = torch.optim.SGD([self.x], lr=0.02)
+        self.mol = eq.MultiObjective(torch.nn.ParameterDict({"x": self.x}), self.optimizer, before)
+
+    def train(self, steps: int) -> "Travel":
+        for _ in range(steps):
+            self.mol(self.problem.losses(self.x) * (1 + 0.1 * torch.randn(2, generator=self.draw))).backward()
+            self.optimizer.step()
+            self.optimizer.zero_grad()
+        return self
+
+    def youth(self) -> float:
+        return float(self.mol._run.weights.state.youth)
+
+    def imbalance(self) -> float:
+        return float(eq.metrics.imbalance(self.problem.losses(self.mol.solution()["x"]), self.mol.preference))
+
+
+def moved(before: float, after: float, restarted: Any, monkeypatch: pytest.MonkeyPatch) -> float:
+    """The imbalance 200 steps after a change in step 1,000."""
     monkeypatch.setattr(eq.SelfTuned, "restarted", restarted)
-    problem, draw = eq.problems.VLMOP2(), torch.Generator().manual_seed(0)
-    x = torch.nn.Parameter(problem.initial(1, seed=0)[0].float())
-    optimizer = torch.optim.SGD([x], lr=0.02)
-    mol = eq.MultiObjective(torch.nn.ParameterDict({"x": x}), optimizer, [0.2, 0.8])
-    for step in range(1200):
-        if step == 1000:
-            mol.set_preference([0.7, 0.3])
-        mol(problem.losses(x) * (1 + 0.1 * torch.randn(2, generator=draw))).backward()
-        optimizer.step()
-        optimizer.zero_grad()
-    return float(eq.metrics.imbalance(problem.losses(mol.solution()["x"]), mol.preference))
+    run = Travel([before, 1 - before]).train(1000)
+    run.mol.set_preference([after, 1 - after])
+    return run.train(200).imbalance()
+
+
+RESTARTED = eq.SelfTuned.restarted
 
 
 def test_the_default_follows_within_a_fifth_of_the_steps(monkeypatch):
-    assert moved(eq.SelfTuned.restarted, monkeypatch) < 0.06
-    assert moved(lambda _, state: state, monkeypatch) > 0.2  # with the clock of the old preference
+    assert moved(0.2, 0.7, RESTARTED, monkeypatch) < 0.06
+    assert moved(0.2, 0.7, lambda _, state: state, monkeypatch) > 0.2  # with the clock of the old preference
+
+
+def test_the_default_follows_across_the_whole_front(monkeypatch):
+    def wound_up(self: eq.SelfTuned, state: Any) -> Any:
+        """Without a new anchor at the arrival."""
+        return RESTARTED(self, state)._replace(youth=torch.zeros_like(state.youth))
+
+    assert moved(0.9, 0.1, RESTARTED, monkeypatch) < 0.05
+    assert moved(0.9, 0.1, wound_up, monkeypatch) > 0.08
+
+
+@pytest.mark.parametrize("steps", [0, 30, 150])
+def test_a_run_that_is_resumed_before_or_after_the_arrival_is_the_same(steps):
+    run = Travel([0.9, 0.1]).train(500)
+    run.mol.set_preference([0.1, 0.9])
+    run.train(steps)
+    assert run.youth() == (ARRIVED if steps > 100 else TRAVELS)
+    again = Travel([0.9, 0.1])
+    again.mol.load_state_dict(copy.deepcopy(run.mol.state_dict()))
+    again.draw.set_state(run.draw.get_state())
+    with torch.no_grad():
+        again.x.copy_(run.x)
+    for one in (run, again):
+        assert one.train(100).youth() == ARRIVED
+    assert torch.equal(run.mol.solution()["x"], again.mol.solution()["x"])
+    assert torch.equal(run.mol.duals, again.mol.duals)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(("steps", "clock"), [(0, 0), (4, 4), (400, 5)])
@@ -217,7 +262,7 @@ def test_the_clock_goes_back_and_all_else_goes_on(steps, clock):
         _, state = weighting.update(torch.tensor([1.0 + t % 3, 2.0], dtype=torch.float64), state, w)
     new = weighting.restarted(state)
     assert new.steps.item() == clock
-    assert new.youth.item() == (0.0 if steps > 5 else state.youth.item())
+    assert new.youth.item() == (TRAVELS if steps > 5 else state.youth.item())
     for name in set(state._fields) - {"steps", "youth"}:
         assert torch.equal(getattr(new, name), getattr(state, name)), name
     linear = eq.Linear()

@@ -75,7 +75,8 @@ def test_steps_with_a_limit_are_those_of_a_plain_loop(tmp_path):
     trainer.train()
     plain = with_trainer.model(0.0)
     optimizer = torch.optim.SGD(plain.parameters(), lr=0.5)
-    mol = eq.MultiObjective(plain, optimizer, {"large": 0.5, "odd": 0.5}, limits={"small": 1.5})
+    method = eq.default(steps=4).weighting, eq.Average(power=8)
+    mol = eq.MultiObjective(plain, optimizer, {"large": 0.5, "odd": 0.5}, limits={"small": 1.5}, method=method)
     for batch in itertools.islice(make(tmp_path, trainer=limited, **changes).get_train_dataloader(), 4):
         logits = plain(batch["input_ids"]).logits[:, :-1]
         f, n = eq.token_losses(logits, batch["labels"][:, 1:], batch["domain"], 3)
@@ -259,6 +260,35 @@ def test_a_resumed_run_is_the_run_that_was_not_interrupted(tmp_path, trainer):
     torch.testing.assert_close(ours, theirs, rtol=0, atol=0, equal_nan=True)
 
 
+@pytest.mark.parametrize("limits", [None, {"small": 2.0}])
+def test_the_default_knows_the_length_of_the_run(tmp_path, limits):
+    """A third of it; a resumed run keeps the number of steps that it began with."""
+
+    def go(steps: int, epochs: float = 3.0, **resume: Any) -> DomainTrainer:
+        settings = {"method": None, "limits": limits}
+        trainer = make(tmp_path, max_steps=steps, num_train_epochs=epochs, trainer=settings)
+        trainer.train(**resume)
+        return trainer
+
+    def youth(trainer: DomainTrainer) -> Any:
+        assert trainer.mol is not None
+        weighting: Any = trainer.mol.weighting
+        return (weighting if limits is None else weighting.among).youth
+
+    assert youth(go(6)) == 2.0
+    resumed = go(9, resume_from_checkpoint=str(tmp_path / "checkpoint-5"))
+    assert youth(resumed) == 2.0
+    assert resumed.mol is not None
+    assert resumed.mol.step == 9
+    assert youth(go(-1, epochs=1.0)) == pytest.approx(17 / 3)  # 102 rows, 6 at a time
+    usual = eq.MultiObjective(torch.nn.Linear(1, 1), None, [0.5, 0.5], limits=None if limits is None else [1.0])
+    assert resumed.mol.conversion == usual.conversion
+    named = make(tmp_path, max_steps=1, trainer={"method": "equipoise"})
+    named.train()
+    assert named.mol is not None
+    assert named.mol.weighting == eq.default().weighting
+
+
 @pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="needs SIGKILL")
 def test_a_run_that_is_killed_goes_on_as_if_it_were_not(tmp_path):
     script = [sys.executable, str(SCRIPT)]
@@ -376,6 +406,9 @@ def test_batches_are_not_drawn_from_rows_of_several_domains(tmp_path, of):
 def test_bad_draws_are_named(tmp_path):
     with pytest.raises(ValueError, match="repeats must leave every domain"):
         make(tmp_path, trainer={"draw": {"repeats": 0.1}}).train()
+    rule = "raise batch_size or accumulate; found 2 .* places. batch_size is per_device_train_batch_size, accumulate is"
+    with pytest.raises(ValueError, match=rule):
+        make(tmp_path, trainer=DRAWN, per_device_train_batch_size=2).train()
 
 
 def test_domains_of_tokens_are_named(tmp_path):
@@ -397,6 +430,13 @@ def test_evaluation_without_domains_or_labels_is_reported(tmp_path):
     with pytest.warns(UserWarning, match=rf"{rule} \['input_ids', 'labels'\]"):
         assert "eval_loss" in trainer.evaluate()
     assert "eval_worst" not in trainer.evaluate()  # and no second warning, which would be an error
+    few = [row for row in with_trainer.rows() if row["domain"] != "odd"]
+    trainer = make(tmp_path, trainer={"eval_dataset": few})
+    with pytest.warns(UserWarning, match=r"must have labels of every domain for eval_worst; found none of \['odd'\]"):
+        found = trainer.evaluate()
+    assert trainer.evaluate().keys() == found.keys()  # and no second warning
+    assert "eval_loss/odd" not in found
+    assert found["eval_worst"] == max(found["eval_loss/small"], found["eval_loss/large"])
     empty = [{**row, "labels": [-100] * 10} for row in with_trainer.rows()]
     with pytest.raises(ValueError, match="evaluation data must have labels other than -100; found none"):
         make(tmp_path, trainer={"eval_dataset": empty}).evaluate()

@@ -1,5 +1,6 @@
 """SelfTuned: hand-computed steps, its two implementations against each other, and what it promises."""
 
+import itertools
 import math
 
 import pytest
@@ -11,7 +12,7 @@ from torch import Tensor
 import equipoise as eq
 from equipoise.simplex import local_step, local_step_single
 from equipoise.weighting.protocol import Ideal
-from equipoise.weighting.self_tuned import SelfTunedState
+from equipoise.weighting.self_tuned import ARRIVED, TRAVELS, SelfTunedState
 
 HALF = torch.tensor([0.5, 0.5])
 
@@ -114,6 +115,128 @@ def test_steps_too_long_for_one_objective_are_shortened():
     assert ((w * losses).amax(-1) / best).max().item() < 1.1  # 7.1 without it
 
 
+def sawtooth(steps: int) -> Tensor:
+    """Losses (steps, 2) that fall in four steps and jump back in one."""
+    falls = 1.0 - 0.2 * (torch.arange(steps) % 5)
+    return torch.stack([falls, falls], -1).double()
+
+
+def test_a_jump_after_several_falls_shortens_steps_for_a_trial():
+    """If the jumps go on, steps are as long as before after 100 steps, and jumps of that size are no reason again."""
+    weighting = eq.SelfTuned(youth=0)
+    found, _ = run(weighting, sawtooth(2_000), HALF)
+    total = found.sum(-1) / 0.5
+    assert torch.equal(total[:301], torch.ones(301).double())  # the first step that could be shortened is the 302nd
+    assert total[301:401].min() == 0.125
+    assert (total[301:401] <= 0.125 * 1.002**100).all()
+    assert torch.allclose(total[402:], torch.ones(1_598).double(), rtol=0.2)  # recovers fully by 0.2 % a step
+    assert torch.equal(total[600:], torch.ones(1_400).double())
+
+
+def test_shorter_steps_stay_where_they_end_the_jumps():
+    calm = torch.full((400, 2), 0.5).double()
+    found, _ = run(eq.SelfTuned(youth=0), torch.cat([sawtooth(301), calm]), HALF)
+    total = found.sum(-1) / 0.5
+    assert torch.allclose(total[301:], 0.125 * 1.002 ** torch.arange(400).double())
+
+
+@pytest.mark.parametrize("turned", [1, -1], ids=["up and down alike", "rises and drops"])
+def test_neither_noise_nor_drops_are_a_reason_for_shorter_steps(turned):
+    skewed = torch.empty(2_000, 1).exponential_(generator=torch.Generator().manual_seed(2)).expand(-1, 2).double()
+    losses = 1 + skewed if turned > 0 else 2 - sawtooth(2_000)
+    found, _ = run(eq.SelfTuned(youth=0), losses, HALF)
+    assert torch.equal(found.sum(-1), torch.full((2_000,), 0.5).double())
+
+
+def test_steps_that_throw_the_run_back_are_shortened():
+    """F3 has an infinite derivative at one end: a rate of 0.1 throws the run back there, again and again."""
+    problem, w = eq.problems.F3(), eq.preference.linspace(10)[6:9].double()
+    losses = eq.solve(problem, w, seeds=(5, 6, 7), steps=2_000, step_size=0.1).losses["solution"]
+    best = (w * problem.solution(w)).amax(-1)
+    assert ((w * losses).amax(-1) / best).max().item() < 1.03  # 1.27 without a trial
+
+
+# Small weights ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("batch", [(), (1,)], ids=["one run", "a batch"])
+def test_steps_are_longer_where_duals_lie_on_small_weights(batch):
+    """Half of the way to a sum of 1/m, at most three times as long; for equal weights not at all."""
+    weighting = eq.SelfTuned(youth=0)
+    for w, factor in (([0.25, 0.75], 2**0.5), ([0.01, 0.99], 3.0), ([0.75, 0.25], 1.0), ([0.5, 0.5], 1.0)):
+        preference = torch.tensor(w, dtype=torch.float64)
+        state = weighting.init(torch.ones(*batch, 2))
+        state = state._replace(dual=torch.tensor([1.0, 0.0]).double().expand_as(state.dual).clone())
+        c, _ = weighting.update(torch.ones(*batch, 2).double(), state, preference)
+        expected = torch.tensor([factor * w[0], 0.0], dtype=torch.float64).expand(*batch, 2)
+        torch.testing.assert_close(c, expected, rtol=1e-15, atol=0)
+        torch.testing.assert_close(weighting.foreseen(state, preference), expected, rtol=1e-15, atol=0)
+
+
+# After a change of the preference --------------------------------------------------------------
+
+
+def travelling(*losses: float) -> SelfTunedState:
+    """A state after a change of the preference, with λ in the corner of the largest of losses that stayed the same."""
+    f = torch.tensor(losses, dtype=torch.float64)
+    _, state = run(eq.SelfTuned(), f.expand(1_000, -1), torch.full_like(f, 1 / len(f)))
+    assert state.anchor.max() > 0.99
+    return eq.SelfTuned().restarted(state)
+
+
+def travel(state: SelfTunedState, losses: list[float], speeds: list[float]) -> list[SelfTunedState]:
+    """The states of 60 more steps, in which the losses change in a line."""
+    start, speed = torch.tensor([losses, speeds], dtype=torch.float64)
+    states = []
+    for t in range(60):
+        _, state = eq.SelfTuned().update(start + t * speed, state, torch.full_like(start, 1 / len(start)))
+        states.append(state)
+    return states
+
+
+@pytest.mark.parametrize(
+    ("losses", "speeds", "anchor"),
+    [
+        ([1.0, 3.0], [0.01, -0.05], [5 / 6, 1 / 6]),  # they meet after 33 steps; 0.01·⅚ = 0.05·⅙
+        ([9.0, 1.0], [-0.3, 0.02], [1 / 16, 15 / 16]),
+        ([1.0, 0.5, 3.0], [0.01, 0.02, -0.05], [5 / 6, 0.0, 1 / 6]),
+    ],
+)
+def test_where_losses_meet_lambda_is_normal_to_their_way(losses, speeds, anchor):
+    states = travel(travelling(*losses), losses, speeds)
+    arrival = next(t for t, state in enumerate(states) if state.youth != TRAVELS)
+    assert arrival in range(20, 35)
+    assert states[arrival].youth.item() == states[-1].youth.item() == ARRIVED
+    assert states[arrival - 1].anchor.max().item() == 1.0
+    assert torch.allclose(states[arrival].anchor, torch.tensor(anchor, dtype=torch.float64), rtol=0, atol=0.01)
+
+
+@pytest.mark.parametrize(
+    ("losses", "speeds", "corner"),
+    [
+        ([1.0, 3.0], [-0.01, -0.07], True),  # both fall: it is not the way along a front
+        ([1.0, 1.03], [0.0005, -0.001], True),  # hardly any way
+        ([1.0, 1.6], [0.02, -0.05], False),  # λ is not in a corner when they meet
+    ],
+)
+def test_else_lambda_goes_on_as_before(losses, speeds, corner):
+    state = travelling(*losses)
+    if not corner:
+        state = state._replace(anchor=torch.full_like(state.anchor, 0.5))
+    states = travel(state, losses, speeds)
+    assert states[-1].youth.item() == 0.0
+    others = travel(state._replace(youth=torch.zeros_like(state.youth)), losses, speeds)
+    assert all(torch.equal(one.dual, other.dual) for one, other in zip(states, others, strict=True))
+
+
+def test_after_an_arrival_the_gain_is_at_most_the_first():
+    state = travelling(1.0, 3.0)
+    state = state._replace(noise=0 * state.noise, response=torch.ones_like(state.response))  # λ makes things worse
+    for weighting, most in ((eq.SelfTuned(), 2.0), (eq.SelfTuned(initial=100.0), 32.0)):
+        gains = [weighting._gain(state._replace(youth=0 * state.youth + youth)).item() for youth in (TRAVELS, ARRIVED)]
+        assert gains == [32.0, most]
+
+
 # One run by numpy, a batch by torch ------------------------------------------------------------
 
 
@@ -158,6 +281,36 @@ def test_one_run_by_numpy_is_one_of_a_batch(m, youth):
             torch.testing.assert_close(c, other[0], rtol=1e-12, atol=1e-14)
             assert_same(state, expected, 1e-12)
         assert state.steps.item() > steps / 2
+
+
+@pytest.mark.parametrize("m", [2, 3, 10])
+def test_one_run_by_numpy_is_one_of_a_batch_after_changes_of_the_preference(m):
+    """The losses move in lines, with noise, between points that differ by the preference; some are absent."""
+    weighting, w, g = eq.SelfTuned(), torch.full((m,), 1 / m), torch.Generator().manual_seed(m)
+    points = 4.0 ** torch.randn(20, m, generator=g, dtype=torch.float64)
+    state, ends = weighting.init(points[0]), set()
+    for k, (start, end) in enumerate(itertools.pairwise(points)):
+        state = weighting.restarted(state)
+        for part in torch.linspace(0, 1, 60, dtype=torch.float64):
+            f = torch.lerp(start, end, part) * (1 + 0.02 * torch.randn(m, generator=g))
+            given = {"mask": torch.rand(m, generator=g) < 0.9} if k % 2 else {}
+            _, expected = weighting.update(f[None], batched(state), w, **given)
+            _, state = weighting.update(f, state, w, **given)
+            assert_same(state, expected, 1e-12)
+        ends.add(state.youth.item())
+    assert {0.0, ARRIVED} <= ends
+
+
+def test_one_run_of_a_batch_may_arrive_and_another_not():
+    runs = [travelling(1.0, 3.0), travelling(1.0, 3.0)._replace(youth=torch.zeros(1, dtype=torch.float64))]
+    both = SelfTunedState(*(torch.stack(pair) for pair in zip(*runs, strict=True)))
+    f, w = torch.tensor([1.0, 3.0], dtype=torch.float64), HALF
+    for t in range(60):
+        now = f + t * torch.tensor([0.01, -0.05])
+        runs = [eq.SelfTuned().update(now, state, w)[1] for state in runs]
+        _, both = eq.SelfTuned().update(now.expand(2, -1), both, w)
+    assert both.youth.flatten().tolist() == [ARRIVED, 0.0]
+    torch.testing.assert_close(both.dual, torch.stack([state.dual for state in runs]), rtol=0, atol=1e-9)
 
 
 @pytest.mark.parametrize(("m", "youth"), [(2, 0.0), (10, 400.0)])

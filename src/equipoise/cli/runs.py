@@ -55,13 +55,18 @@ def runs_import(
 def runs_export(
     file: Annotated[Path, typer.Argument(help="Ends with .csv, or with .parquet (needs pyarrow).")],
     out: Out = Path("out"),
-    published: Annotated[bool, typer.Option(help="Whether to include what comes with the library.")] = True,  # noqa: FBT002
+    published: Annotated[  # noqa: FBT002
+        bool, typer.Option(help="Whether to write the published results that come with the library beside yours.")
+    ] = True,
 ) -> None:
-    """Write all results as one table: a row per task, method, output, metric and seed."""
-    rows = tabular.results(out if out.exists() else None, published=published)
+    """Write your results and the published ones as one table: a row per task, method, output, metric and seed."""
+    place = out if out.exists() else None
+    yours = tabular.results(place, published=False)
+    rows = tabular.results(place) if published else yours
     require(bool(rows), "there must be results to export", f"none in {out}")
     tabular.export(rows, file)
-    say(console, f"wrote {file}: {len(rows)} rows")
+    others = f" of yours and {len(rows) - len(yours)} published (--no-published leaves these out)" if published else ""
+    say(console, f"wrote {file}: {len(yours)} rows{others}")
 
 
 @app.command("pack")

@@ -14,7 +14,7 @@ from equipoise.errors import require
 from equipoise.experiments.item import Request
 from equipoise.experiments.paper import Preset
 from equipoise.federated import Precision
-from equipoise.registry import Method, unknown
+from equipoise.registry import Method, nearest, unknown
 
 console = Console()
 
@@ -35,12 +35,13 @@ Methods = Annotated[
 
 
 def named(kind: str, name: str, known: Iterable[str]) -> str:
-    """The known name, ignoring case, or an UnknownNameError that lists similar ones."""
+    """The known name, ignoring case, or an UnknownNameError that lists similar ones, or all if none is similar."""
     known = list(known)
     for key in known:
         if key.casefold() == name.casefold():
             return key
-    raise unknown(f"{kind} must be a known name", name, known)
+    rule = "a known name" if nearest(name, known) else f"one of {', '.join(known)}"
+    raise unknown(f"{kind} must be {rule}", name, known)
 
 
 def read_methods(

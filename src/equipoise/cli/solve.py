@@ -53,7 +53,11 @@ def solve_command(
         str, typer.Option(help="A method of `equipoise methods`, or module:name of your own.")
     ] = "equipoise",
     preferences: Annotated[
-        int | None, typer.Option(help="How many preferences, evenly spread; at most, if m > 2. 10 if not given.")
+        int | None,
+        typer.Option(
+            help="Number of evenly spread preferences, 10 if not given. With three or more objectives: the largest "
+            "even grid of at most this number."
+        ),
     ] = None,
     preference_: Annotated[
         list[str] | None,

@@ -50,6 +50,12 @@ class Dataset:
     test_groups: Tensor | None = None
     group_names: tuple[str, ...] = ()
 
+    def __post_init__(self) -> None:
+        for name in ("train_inputs", "train_labels", "test_inputs", "test_labels"):
+            given: object = getattr(self, name)
+            rule = f"{name} must be a tensor: torch.from_numpy makes one of an array"
+            require(isinstance(given, Tensor), rule, f"a {type(given).__name__}")
+
     def __repr__(self) -> str:
         train, test = tuple(self.train_inputs.shape), tuple(self.test_inputs.shape)
         return f"Dataset({self.name!r}, train {train}, test {test}, {len(self.class_names)} classes)"

@@ -4,13 +4,14 @@ from equipoise.federated.local_work import BatchNorm, Engine, Evaluation, LocalW
 from equipoise.federated.models import Dense, Model, ResNet18, ResNet20
 from equipoise.federated.rounds import History, Result, outputs, simulate
 from equipoise.federated.server import Curve, Outputs, Point
-from equipoise.federated.splits import ClientData, Dirichlet, PartialClass, Rotation, Samples, Split, deal
+from equipoise.federated.splits import ClientData, Deal, Dirichlet, PartialClass, Rotation, Samples, Split, deal
 from equipoise.federated.task import LossSource, Participation, Task
 
 __all__ = [
     "BatchNorm",
     "ClientData",
     "Curve",
+    "Deal",
     "Dense",
     "Dirichlet",
     "Engine",

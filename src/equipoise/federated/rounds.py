@@ -2,7 +2,7 @@
 
 import time
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -164,6 +164,7 @@ def simulate(
     where = _device(device)
     chosen = resolve(method, task.rounds)
     wanted = dict(outputs(chosen) if conversions is None else conversions)
+    require(isinstance(seeds, Iterable), "seeds must be a sequence, such as (0,) or range(3)", seeds)
     seeds = tuple(seeds)
     require(len(seeds) >= 1, "seeds must hold at least one seed", seeds)
     require(evaluate_every is None or evaluate_every >= 1, "evaluate_every must be at least 1", evaluate_every)

@@ -16,16 +16,29 @@ from torch import Tensor
 from equipoise.datasets import Dataset
 from equipoise.errors import require
 
-__all__ = ["ClientData", "Dirichlet", "PartialClass", "Rotation", "Samples", "Split", "deal"]
+__all__ = ["ClientData", "Deal", "Dirichlet", "PartialClass", "Rotation", "Samples", "Split", "deal"]
 
 Indices = NDArray[np.int64]
 
 
 class Deal(NamedTuple):
-    """The indices of every client's samples, class by class."""
+    """The samples of every client, as a split deals them: for each client a list of arrays of positions.
+
+    One array per class, or one with all: only `deal(..., validation=True)` looks at them, and halves each.
+
+    Examples:
+        >>> import numpy as np
+        >>> site = np.array([0, 1, 1, 0])  # whose sample it is
+        >>> parts = [[np.flatnonzero(site == k)] for k in range(2)]
+        >>> dealt = eq.federated.Deal(train=parts, test=parts)
+        >>> [[block.tolist() for block in own] for own in dealt.train]
+        [[[0, 3]], [[1, 2]]]
+    """
 
     train: list[list[Indices]]
+    """Positions in the training set, (clients, blocks, n)."""
     test: list[list[Indices]]
+    """Positions in the test set."""
 
 
 @runtime_checkable
@@ -261,7 +274,7 @@ def deal(dataset: Dataset, split: Split, seeds: tuple[int, ...], *, validation: 
         require(m <= len(labels), f"clients must be at most the number of {name} samples, {len(labels)}", m)
     shares: dict[str, list[list[Indices]]] = {"train": [], "test": [], "validation": []}
     for seed in seeds:
-        dealt = split.deal(train, test, seed)
+        dealt = _checked(split.deal(train, test, seed), m)
         shares["train"].append([_whole(own, i, "training", seed) for i, own in enumerate(dealt.train)])
         if validation:
             kept, held = _halves(dealt.test, seed)
@@ -276,6 +289,15 @@ def deal(dataset: Dataset, split: Split, seeds: tuple[int, ...], *, validation: 
         dataset.scale,
         seeds,
     )
+
+
+def _checked(dealt: object, m: int) -> Deal:
+    rule = f"split.deal must return a federated.Deal with train and test lists of {m} clients"
+    require(isinstance(dealt, Deal), rule, lambda: f"a {type(dealt).__name__}")
+    assert isinstance(dealt, Deal)  # noqa: S101
+    numbers = [len(part) for part in dealt]
+    require(numbers == [m, m], rule, f"{numbers[0]} and {numbers[1]}")
+    return dealt
 
 
 def _order(labels: Indices) -> list[int]:
@@ -311,6 +333,8 @@ def _halves(test: list[list[Indices]], seed: int) -> tuple[list[list[Indices]], 
 
 
 def _whole(own: list[Indices], client: int, kind: str, seed: int) -> Indices:
+    rule = f"a client's {kind} samples must be a list of arrays of positions"
+    require(all(np.ndim(block) == 1 for block in own), rule, lambda: f"{own!r:.80} for client {client}")
     places = np.concatenate(own) if own else np.zeros(0, np.int64)
     require(len(places) > 0, f"every client must have {kind} samples", f"none for client {client} of seed {seed}")
     return places

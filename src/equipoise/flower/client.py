@@ -5,7 +5,7 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 import torch
-from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, Context, Message, MessageType, MetricRecord, RecordDict
 from torch import Tensor, nn
 
 from equipoise.errors import require
@@ -120,7 +120,13 @@ def train_function(
     require(loss in {"received", "trajectory"}, 'loss must be "received" or "trajectory"', loss)
 
     def train(message: Message, context: Context) -> Message:
-        module, held = _loaded(model, message).train(), Samples(*samples(context))
+        kind = message.metadata.message_type
+        rule = (
+            "a train function must get messages for training: give the strategy fraction_evaluate=0.0, or make the "
+            "client a ClientApp with an evaluate_function too"
+        )
+        require(kind.startswith(MessageType.TRAIN), rule, f"one to {kind}")
+        module, held = _loaded(model, message).train(), _held(samples, context)
         config = next(iter(message.content.config_records.values()))
         key = (int(config["seed"]), int(config["server-round"]), int(context.node_config["partition-id"]))  # type: ignore[arg-type]
         whole = work.batch_size is None or work.batch_size >= len(held.labels)
@@ -180,11 +186,18 @@ def evaluate_function(
     """
 
     def evaluate(message: Message, context: Context) -> Message:
-        held = Samples(*samples(context))
+        held = _held(samples, context)
         measured = _measured(_loaded(model, message).eval(), held, criterion)
         return _told(message, context, None, measured, len(held.labels))
 
     return evaluate
+
+
+def _held(samples: Callable[[Context], tuple[Tensor, Tensor]], context: Context) -> Samples:
+    held = Samples(*samples(context))
+    where = f"partition-id {context.node_config.get('partition-id')}"
+    require(len(held.labels) > 0, "every client must have samples", f"none for {where}")
+    return held
 
 
 def _told(message: Message, context: Context, module: nn.Module | None, found: _Measured, n: int) -> Message:

@@ -28,6 +28,10 @@ class Groups:
             self.sizes = torch.ones(objectives, dtype=torch.int64)
             self._objective: dict[int, int] | None = None
             return
+        listed: object = objectives
+        sound = isinstance(listed, Collection) and all(isinstance(clients, Collection) for clients in listed)
+        rule = "objectives must be their number, or the clients (partition ids) of each, such as [[0, 1], [2, 3, 4]]"
+        require(sound, rule, objectives)
         groups = [tuple(clients) for clients in objectives]
         require(len(groups) >= 1 and all(groups), "objectives must have a client each", groups[:8])
         self.count = len(groups)

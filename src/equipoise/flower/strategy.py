@@ -25,7 +25,7 @@ from equipoise.flower.client_groups import Groups, Objectives, inclusion
 from equipoise.flower.client_limits import LossCap, limit_moves, weight_shares
 from equipoise.flower.replies import Heard, Rejected, hear
 from equipoise.flower.server import Server, ServerOptimizer
-from equipoise.registry import Method, default
+from equipoise.registry import Method, default, resolve
 from equipoise.weighting import Weighting
 
 __all__ = ["PreferenceStrategy"]
@@ -68,13 +68,14 @@ class PreferenceStrategy(FedAvg):
     ArrayRecord with the model. `train_function` makes such replies.
 
     Args:
-        weighting: Any weighting of the library; by default the weighting of `default(steps=num_rounds)`. A resumed run
-            keeps the number of rounds that it began with.
+        weighting: Any weighting of the library, a `Method`, or a name from `methods()`; by default
+            `default(steps=num_rounds)`. A resumed run keeps the number of rounds that it began with.
         preference: w, one entry per objective, summing to one; uniform by default.
-        conversion: The conversion that gives the answer. By default the conversion of `default()`, or
-            `Adaptive(capacity=8)` if you give a weighting.
-        objectives: Their number, if objective i is the client with partition id i; or the partition ids of each. The
-            loss and the model of an objective are then means over its clients, weighted by their numbers of samples.
+        conversion: The conversion that gives the answer. By default the conversion of the method, or
+            `Adaptive(capacity=8)` for a weighting alone.
+        objectives: Their number, if objective i is the client with partition id i; or the partition ids of each, such
+            as `[[0, 1], [2, 3, 4]]`. The loss and the model of an objective are then means over its clients, weighted
+            by their numbers of samples.
         server_optimizer: A function from a list of tensors to an optimizer, which gets −Σ c_i (θ_i − θ) as its
             gradient; without one θ moves by Σ c_i (θ_i − θ).
         step_size: η of the clients' work: (θ − θ_i)/η are the pseudo-gradients for weightings that need them.
@@ -112,7 +113,7 @@ class PreferenceStrategy(FedAvg):
 
     def __init__(
         self,
-        weighting: Weighting[Any] | None = None,
+        weighting: Weighting[Any] | Method | str | None = None,
         preference: Tensor | Sequence[float] | None = None,
         conversion: Conversion[Any] | None = None,
         *,
@@ -138,7 +139,7 @@ class PreferenceStrategy(FedAvg):
         require(max_move >= 1, "max_move must be at least 1", max_move)
         super().__init__(**fedavg)
         self._more = {kind: fedavg.get(f"{kind}_metrics_aggr_fn") for kind in ("train", "evaluate")}
-        method = default() if weighting is None else Method(weighting, Adaptive(capacity=8))
+        method = _method(weighting)
         self.rounds: int | None = None
         """The length of the run as the default's weighting knows it; None: the weighting was given."""
         self._by_rounds = weighting is None
@@ -462,6 +463,15 @@ class PreferenceStrategy(FedAvg):
         began = time.perf_counter()
         self._held().keep(self.checkpoint, self._settings(), moved=moved)
         self.checkpoint_seconds += time.perf_counter() - began
+
+
+def _method(given: Weighting[Any] | Method | str | None) -> Method:
+    """The method as `simulate` resolves it, but a weighting alone gets an archive."""
+    found = resolve(given)
+    rule = "weighting must not be of a method with a transform: clients apply it, by train_function(transform=)"
+    require(found.transform is None, rule, found.transform)
+    alone = not (given is None or isinstance(given, Method | str))
+    return Method(found.weighting, Adaptive(capacity=8)) if alone else found
 
 
 def _numbers(numbers: Iterable[float]) -> Tensor:

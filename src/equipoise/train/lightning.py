@@ -9,12 +9,14 @@ from contextlib import AbstractContextManager
 from typing import Any, NoReturn
 
 from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch.utilities.model_helpers import is_overridden
 from torch import Tensor
 
 from equipoise.errors import require
 from equipoise.train.domains import DomainSampler, DomainStreams
 from equipoise.train.inputs import Choice, Preference
 from equipoise.train.multi_objective import MultiObjective, check_settings
+from equipoise.train.run_length import with_length
 
 __all__ = ["MultiObjectiveCallback"]
 
@@ -35,11 +37,13 @@ class MultiObjectiveCallback(Callback):
 
     Args:
         preference: w, one entry per objective, in order or by name.
-        method: As in `MultiObjective`.
+        method: As in `MultiObjective`; by default `default(steps=...)` for the Trainer's `estimated_stepping_batches`.
+            A resumed run keeps the number that it began with.
         log_every: Log `mol.metrics()` every so many optimizer steps, under names that begin with `mol/`; None for
             never.
         recalibrate: Batches, or tuples that begin with the model's input. At the end of training one pass over them
-            recomputes the BatchNorm statistics for the solution; None keeps those of the last iterate.
+            recomputes the BatchNorm statistics for the solution, with the module's `forward`; None keeps those of the
+            last iterate.
         sampler: The sampler of the training loader, if its batches follow λ; its state is saved with the method's.
         settings: Further arguments of `MultiObjective`.
 
@@ -90,6 +94,8 @@ class MultiObjectiveCallback(Callback):
         self._training: dict[str, Any] | None = None
         """The module's state at the end of training, before it got the solution; on the host."""
         self._logged = self._followed = 0
+        self._steps: int | None = None
+        """The length of the run as the default method knows it; None: unknown."""
 
     @property
     def mol(self) -> MultiObjective:
@@ -111,6 +117,9 @@ class MultiObjectiveCallback(Callback):
                 "they would be those of the last iterate, not of the solution"
             )
             require(not getattr(checkpoint, "save_weights_only", False), rule, "True")
+        missing = self.recalibrate is not None and not is_overridden("forward", pl_module)
+        rule = "the module must define forward(inputs) for recalibrate=, which calls it"
+        require(not missing, rule, lambda: f"no forward in {type(pl_module).__name__}")
         self._fitting, self._loaded = stage == "fit", None
         if self._fitting and self._mol is not None:
             self._mol.close()
@@ -121,14 +130,18 @@ class MultiObjectiveCallback(Callback):
         """Create `mol`, now that the optimizers exist and the module is on its device."""
         number = len(trainer.optimizers)
         require(number == 1, "configure_optimizers must give one optimizer", number)
-        self._mol = MultiObjective(pl_module, trainer.optimizers[0], **self._settings)
+        self._attach(pl_module, trainer.optimizers[0], _length(trainer) if self._settings["method"] is None else None)
         self._logged = self._followed = 0
         if trainer.ckpt_path and self._loaded is None and not trainer.strategy.restore_checkpoint_after_setup:
             found = f"{trainer.ckpt_path} has no state of MultiObjectiveCallback"
             warnings.warn(f"{found}: the method starts afresh, from the checkpoint's weights", stacklevel=2)
         self._restore()
-        self._followed = self._mol.step
-        _give(pl_module, self._mol)
+        self._followed = self.mol.step
+
+    def _attach(self, module: Any, optimizer: Any, steps: int | None) -> None:  # noqa: ANN401
+        """Attach the method of a run of so many steps to the optimizer, and give it to the module."""
+        self._mol, self._steps = MultiObjective(module, optimizer, **with_length(self._settings, steps)), steps
+        _give(module, self._mol)
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: object, batch_idx: int) -> None:  # noqa: ARG002
         """Discard the calls of a skipped step.
@@ -202,7 +215,7 @@ class MultiObjectiveCallback(Callback):
         if self._mol is None or not (self._fitting or self._training is not None):
             return {}
         drawn = {} if self.sampler is None else {"sampler": self.sampler.state_dict()}
-        return {"mol": self._mol.state_dict(), **drawn}
+        return {"mol": self._mol.state_dict(), "steps": self._steps, **drawn}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Resume the method's state as soon as `mol` exists."""
@@ -232,7 +245,11 @@ class MultiObjectiveCallback(Callback):
 
     def _restore(self) -> None:
         if self._loaded is not None and self._mol is not None:
-            self._mol.load_state_dict(self._loaded["mol"])
+            begun, attached = self._loaded.get("steps"), self._mol._run.attached
+            if begun != self._steps and attached is not None:
+                self._mol.close()
+                self._attach(self._mol.model, attached.optimizer, begun)
+            self.mol.load_state_dict(self._loaded["mol"])
             rule = "the checkpoint must be of a fit with a sampler, as this one is, or both without"
             require((self.sampler is None) == ("sampler" not in self._loaded), rule, sorted(self._loaded))
             if self.sampler is not None:
@@ -249,6 +266,12 @@ class _Outside:
 
 def _give(pl_module: LightningModule, mol: MultiObjective | _Outside) -> None:
     object.__setattr__(pl_module, "mol", mol)
+
+
+def _length(trainer: Trainer) -> int | None:
+    """The optimizer steps of a fit; None if they are unknown."""
+    steps = trainer.estimated_stepping_batches
+    return int(steps) if 1 <= steps < float("inf") else None
 
 
 def _on_host(state: dict[str, Any]) -> dict[str, Any]:

@@ -12,7 +12,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 from transformers import Trainer, TrainerCallback
 from transformers.trainer_utils import EvalLoopOutput
@@ -21,10 +20,11 @@ from equipoise.errors import StateMismatchError, require, warn
 from equipoise.train.checkpoint import load, save
 from equipoise.train.distributed import mean_losses
 from equipoise.train.domains import DomainSampler, Draw
-from equipoise.train.groups import group_losses
 from equipoise.train.inputs import Choice
-from equipoise.train.language import IGNORED, count_tokens, step_shares, token_losses
+from equipoise.train.language import IGNORED, step_shares
+from equipoise.train.model_losses import ModelLosses
 from equipoise.train.multi_objective import MultiObjective, check_settings
+from equipoise.train.run_length import with_length
 from equipoise.weighting.limits import Limit
 
 __all__ = ["DomainTrainer"]
@@ -50,9 +50,10 @@ ARGUMENTS = (
 class DomainTrainer(Trainer):
     """A `Trainer` for data of several domains: the mean loss of each is an objective.
 
-    Causal language models have losses per token (`token_losses`), classifiers losses per sample (`group_losses`);
-    override `domain_losses` for others. Gradient accumulation, bf16 and `torchrun` work as in the stock Trainer: means
-    are over all tokens of a step, on all ranks.
+    Language models and token classifiers have losses per token, sequence classifiers losses per sample, by
+    `config.problem_type`: the model's own loss in transformers. Tokens and samples with the label −100 do not count.
+    Override `domain_losses` for other losses. Gradient accumulation, bf16 and `torchrun` work as in the stock Trainer:
+    means are over all tokens or samples of a step, on all ranks.
 
     - Logs have `loss/…` and `lambda/…` by domain, `tch` and `imbalance`; with `draw`, `q/…`; with `limits`,
       `violation/…`, `missed/…` and `multiplier/…`. Evaluation has `eval_loss/…` by domain and the largest of them as
@@ -64,7 +65,8 @@ class DomainTrainer(Trainer):
     Args:
         *args: Arguments of the Trainer.
         domains: Their names, all with the same weight; or a mapping from names to weights, the preference.
-        method: As in `MultiObjective`.
+        method: As in `MultiObjective`; by default `default(steps=...)` for the steps of this run. A resumed run keeps
+            the number that it began with.
         column: The column of the data set with the domain of each row, by name or number; for packed rows, with a list
             of the domains of its tokens.
         draw: Whether to draw batches by λ; or settings of `DomainSampler` other than sizes and seed, such as
@@ -121,11 +123,13 @@ class DomainTrainer(Trainer):
         self.column, self._draw = column, dict(draw) if isinstance(draw, Mapping) else ({} if draw else None)
         self.mol: MultiObjective | None = None
         self.sampler: DomainSampler | None = None
+        self._steps: int | None = None
+        """The length of the run as the default method knows it; None: unknown."""
         self._shares: deque[Tensor] = deque()
         self._sums: Tensor | None = None
         """Losses and counts of an evaluation, (2, m)."""
-        self._warned = False
-        """Whether it was said that evaluation data lack the column."""
+        self._warned: set[str] = set()
+        """What was said of the evaluation data."""
         super().__init__(*args, **kwargs)
         require(not self.is_deepspeed_enabled, "DeepSpeed must not be used: it has its own optimizer", "DeepSpeed")
         require(self.args.n_gpu <= 1, "several GPUs must be used by torchrun", f"{self.args.n_gpu} in one process")
@@ -136,6 +140,8 @@ class DomainTrainer(Trainer):
         require(smoothing == 0, "label_smoothing_factor must be 0: override domain_losses for another loss", smoothing)
         # The Trainer then divides by the number of accumulated batches, and leaves the rest to `compute_loss`.
         self.model_accepts_loss_kwargs = False
+        plain: Any = self.accelerator.unwrap_model(self.model, keep_torch_compile=False)
+        self._model_losses = ModelLosses(plain)
         self.data_collator = _Collate(self.data_collator, column, self.domains)
         self.add_callback(_Steps(self))
 
@@ -153,17 +159,13 @@ class DomainTrainer(Trainer):
 
         Args:
             outputs: The outputs of the model; `logits` are (n, t, vocabulary), or (n, classes) for a classifier.
-            labels: (n, t) or (n,).
+            labels: (n, t) or (n,); (n, classes) for a classifier with several labels per sample.
             domains: (n,), or (n, t) where rows are packed.
             weights: Factors of the rows' gradients, (n,), where batches are drawn by λ.
-            share: Factors of the domains' gradients, (m,), where the calls of a step differ in tokens.
+            share: Factors of the domains' gradients, (m,), where the calls of a step differ in tokens or samples.
         """
-        logits, m = outputs["logits"], len(self.domains)
-        if logits.ndim == 3:
-            owners = domains if domains.ndim == 1 else domains[:, 1:]
-            return token_losses(logits[:, :-1], labels[:, 1:], owners, m, weights=weights, share=share)
-        values = cross_entropy(logits.float(), labels, reduction="none")
-        return group_losses(values, domains, m, weights=weights)
+        losses = self._model_losses
+        return losses.means(outputs["logits"], labels, domains, len(self.domains), weights=weights, share=share)
 
     def compute_loss(
         self,
@@ -178,6 +180,7 @@ class DomainTrainer(Trainer):
         self._check_column(inputs)
         domains, weights, labels = (inputs.pop(key, None) for key in (self.column, WEIGHT, "labels"))
         require(labels is not None, "rows must have labels", lambda: sorted(inputs))
+        self._model_losses.check(inputs)
         outputs = model(**inputs)
         share = self._shares.popleft() if model.training and self._shares else None
         f, n = self.domain_losses(outputs, labels, domains, weights, share)
@@ -187,17 +190,18 @@ class DomainTrainer(Trainer):
         else:
             found = torch.stack([f * n, n]).detach().double()
             self._sums = found if self._sums is None else self._sums + found
-            loss = (f * n).sum() / n.sum()
+            loss = (f * n).sum() / n.sum().clamp_min(1.0)
         return (loss, outputs) if return_outputs else loss
 
     def get_batch_samples(self, epoch_iterator: Iterator[Any], num_batches: int, device: torch.device) -> Any:  # noqa: ANN401
-        """The batches of a step, and the share of every domain's tokens in each."""
+        """The batches of a step, and the share of every domain's tokens or samples in each."""
         batches, items = super().get_batch_samples(epoch_iterator, num_batches, device)
         self._shares.clear()
-        tokens = all("labels" in batch and batch["labels"].ndim == 2 for batch in batches)
-        if len(batches) > 1 and self.sampler is None and tokens:
+        labelled = all(getattr(batch.get("labels"), "ndim", 0) in {1, 2} for batch in batches)
+        if len(batches) > 1 and self.sampler is None and labelled:
             self._check_column(batches[0])
-            counts = [self._count(batch["labels"].to(device), batch[self.column].to(device)) for batch in batches]
+            pairs = [(batch["labels"].to(device), batch[self.column].to(device)) for batch in batches]
+            counts = [self._model_losses.count(*pair, len(self.domains)) for pair in pairs]
             self._shares.extend(step_shares(torch.stack(counts)))
         return batches, items
 
@@ -205,22 +209,23 @@ class DomainTrainer(Trainer):
         columns = _columns(self.train_dataset) or sorted(batch)
         require(self.column in batch, f"rows must have the column {self.column!r}: give column=", columns)
 
-    def _count(self, labels: Tensor, domains: Tensor) -> Tensor:
-        return count_tokens(labels[:, 1:], domains if domains.ndim == 1 else domains[:, 1:], len(self.domains))
-
     # The run ----------------------------------------------------------------------------------
 
     def create_optimizer(self, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
         """The optimizer, with the method attached to it."""
         made = super().create_optimizer(*args, **kwargs)
+        self._attach(self.state.max_steps or None)
+        return made
+
+    def _attach(self, steps: int | None) -> None:
+        """Attach the method of a run of so many steps to the optimizer."""
         if self.mol is not None:
             self.mol.close()
-        optimizer = getattr(self.optimizer, "optimizer", self.optimizer)  # an earlier run may have wrapped it
+        optimizer = getattr(self.optimizer, "optimizer", self.optimizer)  # the Trainer wraps it
         model: Any = self.model
-        self.mol = MultiObjective(model, optimizer, **self._settings)
+        self.mol, self._steps = MultiObjective(model, optimizer, **with_length(self._settings, steps)), steps
         if self.mol._run.presence is not None:
             self.mol._run.presence.explain = _explain_absent
-        return made
 
     def get_train_dataloader(self) -> Any:  # noqa: ANN401
         """The stock loader, or batches drawn by λ."""
@@ -234,16 +239,20 @@ class DomainTrainer(Trainer):
         rule = "train_dataset must have a length where batches are drawn; see DomainStreams"
         require(sized, rule, lambda: type(data))
         args = self.args
-        self.sampler = DomainSampler(
-            _numbers(self._drawn_from(data) if found is None else found, self.domains),
-            self._train_batch_size,
-            len(self.domains),
-            accumulate=args.gradient_accumulation_steps,
-            seed=args.seed if args.data_seed is None else args.data_seed,
-            rank=args.process_index,
-            world_size=args.world_size,
-            **self._draw,
-        )
+        numbers = _numbers(self._drawn_from(data) if found is None else found, self.domains)
+        try:
+            self.sampler = DomainSampler(
+                numbers,
+                self._train_batch_size,
+                len(self.domains),
+                accumulate=args.gradient_accumulation_steps,
+                seed=args.seed if args.data_seed is None else args.data_seed,
+                rank=args.process_index,
+                world_size=args.world_size,
+                **self._draw,
+            )
+        except ValueError as error:
+            raise ValueError(f"{error}. {ARGUMENTS}") from None
         return DataLoader(
             _Rows(data, self.column),
             batch_sampler=self.sampler,
@@ -332,16 +341,28 @@ class DomainTrainer(Trainer):
             sums, counts = self._sums
             seen = mean_losses(sums / counts.clamp_min(1.0), counts, None)
             assert seen.mask is not None  # noqa: S101
+            assert seen.counts is not None  # noqa: S101
             rows = zip(self.domains, seen.values.tolist(), seen.mask.tolist(), strict=True)
             present = {name: loss for name, loss, there in rows if there}
             require(len(present) > 0, f"evaluation data must have labels other than {IGNORED}", "none")
+            # The Trainer's own mean weighs batches by their rows, whatever the number of labels.
+            output.metrics[f"{metric_key_prefix}_loss"] = float(seen.values @ seen.counts / seen.counts.sum())
             output.metrics.update({f"{metric_key_prefix}_loss/{name}": loss for name, loss in present.items()})
             output.metrics[f"{metric_key_prefix}_worst"] = max(present.values())
-        elif f"{metric_key_prefix}_loss" in (output.metrics or {}) and not self._warned:
-            self._warned = True
+            left_out = [name for name in self.domains if name not in present]
+            if left_out:
+                self._warn_once(
+                    f"evaluation data must have labels of every domain for eval_worst; found none of {left_out}"
+                )
+        elif f"{metric_key_prefix}_loss" in (output.metrics or {}):
             found = f"evaluation data must have the column {self.column!r} for losses by domain; found"
-            warn(f"{found} {_columns(dataloader.dataset) or 'a batch without it'}")
+            self._warn_once(f"{found} {_columns(dataloader.dataset) or 'a batch without it'}")
         return output
+
+    def _warn_once(self, text: str) -> None:
+        if text not in self._warned:
+            self._warned.add(text)
+            warn(text)
 
     def save_model(self, *args: Any, **kwargs: Any) -> None:
         """Save the solution."""
@@ -355,7 +376,7 @@ class DomainTrainer(Trainer):
             folder.mkdir(parents=True, exist_ok=True)
             sampler = None if self.sampler is None else self.sampler.state_dict()
             state = {"mol": self.mol.state_dict(), "sampler": sampler, "weights": self.mol.model.state_dict()}
-            save(state, folder / STATE)
+            save({**state, "steps": self._steps}, folder / STATE)
         super()._save_checkpoint(model, trial)
 
     def train(self, resume_from_checkpoint: str | bool | None = None, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401, FBT001
@@ -370,8 +391,10 @@ class DomainTrainer(Trainer):
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
         super()._load_optimizer_and_scheduler(checkpoint)
         if checkpoint is not None:
-            assert self.mol is not None  # noqa: S101
             state = load(Path(checkpoint) / STATE, map_location="cpu")
+            if state.get("steps") != self._steps:
+                self._attach(state.get("steps"))
+            assert self.mol is not None  # noqa: S101
             drawn = state["sampler"] is not None
             source = "drew batches by λ" if drawn else "used the stock loader"
             rule = f"draw must be {'True or its settings' if drawn else 'False'}: the run of the checkpoint {source}"

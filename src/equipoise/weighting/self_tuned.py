@@ -39,8 +39,23 @@ CORNER, ALTERNATES = 0.9, -0.6
 """λ is at a corner from this largest weight on. Below this mean of the turns of Δd the steps are too long."""
 BRAKE, RELEASE, SLOWEST = 0.5, 1.002, 1e-3
 """The factor on the coefficients then, its recovery per step, and its least value."""
+JUMP, LEAN = 0.02, 0.35
+"""Changes of Σ λ_i g_i count as overshoot from this mean square on, in units of s², if their signed mean square, that
+of δ|δ|, is above this share of it. Independent noise has 0 there: its changes are symmetric."""
+TRIAL, WARY = 100.0, 300.0
+"""The steps of a trial with shorter steps, and the step after which the first one may begin."""
+SHORTER, HELPS, RETRY = 0.125, 0.5, 4.0
+"""The factor on the coefficients in a trial. It stays if the mean square of the changes falls below this share; else
+the next trial waits until it is this many times as large."""
+LONGEST, ALIKE = 3.0, 1 - 1e-6
+"""The largest factor where λ lies on small weights; from this value of m Σλ_i w_i on there is none."""
 RESTART = 5.0
 """The latest step on the clock after a change of the preference: running means are then over a few steps."""
+TRAVELS, ARRIVED = -1.0, -2.0
+"""Youth after a change of the preference: on the way to it, and after an arrival that set the anchor anew."""
+UNDERWAY, CLEAR = 8.0, 3.0
+"""The step on the clock until which d may still be of the old preference. A gain that has changed by this many times
+what counts as a rise has changed for sure."""
 RARE = 5.0
 """An objective that comes this many times less often than the mean begins to follow the others while it is absent. The
 size of one that comes more often is measured when it comes: were it moved on with the others, the ratio of two
@@ -77,13 +92,16 @@ class SelfTunedState(NamedTuple):
     alternation: Tensor
     """The running mean of the turns of Δd, (*B, 1): -1 where every Δd undoes the one before."""
     brake: Tensor
-    """What all coefficients are multiplied by, (*B, 1)."""
+    """What too long steps are multiplied by, (*B, 1)."""
+    overshoot: Tensor
+    """Of the changes δ of Σ λ_i g_i: Σ λ_i g_i of the last step, the means of δ|δ| and of δ², what the mean of δ² must
+    exceed for a trial, and the steps since the last trial began, (*B, 5)."""
     pace: Tensor
     """The step of the anchor per unit of gain, (*B, 1)."""
     start: Tensor
     """The gains of the first steps, (*B, m)."""
     youth: Tensor
-    """The step until which the floor is full, (*B, 1)."""
+    """The step until which the floor is full, (*B, 1); 0, `TRAVELS` or `ARRIVED`: it has no floor."""
     presence: Tensor
     """In which share of the last hundred steps with a mask each objective was present, (*B, m)."""
     steps: Tensor
@@ -108,6 +126,7 @@ class _Single:
     cov: float
     alternation: float
     brake: float
+    overshoot: tuple[float, ...]
     pace: float
     youth: float
     steps: float
@@ -130,6 +149,7 @@ class _Single:
             cov=cov,
             alternation=state.alternation.item(),
             brake=state.brake.item(),
+            overshoot=tuple(state.overshoot.tolist()),
             pace=state.pace.item(),
             youth=state.youth.item(),
             steps=state.steps.item(),
@@ -137,9 +157,8 @@ class _Single:
 
     def write(self) -> SelfTunedState:
         """A state with these numbers."""
-        numbers = np.array(
-            (self.noise, self.var, self.cov, self.pace, self.youth, self.steps, self.alternation, self.brake)
-        )
+        scalars = (self.noise, self.var, self.cov, self.pace, self.youth, self.steps, self.alternation, self.brake)
+        numbers = np.array((*scalars, *self.overshoot))
         tensor, averages = torch.from_numpy, self.averages
         return SelfTunedState(
             dual=tensor(self.dual),
@@ -153,7 +172,8 @@ class _Single:
             response=tensor(numbers[1:3]),
             change=tensor(self.change),
             alternation=tensor(numbers[6:7]),
-            brake=tensor(numbers[7:]),
+            brake=tensor(numbers[7:8]),
+            overshoot=tensor(numbers[8:]),
             pace=tensor(numbers[3:4]),
             start=tensor(self.start),
             youth=tensor(numbers[4:5]),
@@ -168,7 +188,7 @@ class SelfTuned(Weighting[SelfTunedState]):
 
     With the gains g = w∘(f − z), their running size s and the deviations d = g/s − mean(g/s):
 
-        λ⁽ᵗ⁺¹⁾ = Π_y(ρ d⁽ᵗ⁾),   y⁽ᵗ⁺¹⁾ = Π_y(η d⁽ᵗ⁾),   η = ρ/max(c, 2√t),   coefficients λ⁽ᵗ⁾∘w,
+        λ⁽ᵗ⁺¹⁾ = Π_y(ρ d⁽ᵗ⁾),   y⁽ᵗ⁺¹⁾ = Π_y(η d⁽ᵗ⁾),   η = ρ/max(c, 2√t),   coefficients a⁽ᵗ⁾ λ⁽ᵗ⁾∘w,
 
     a proportional part, which damps the rotation of the two players, around an anchor y, which integrates.
     Π_y(u) = argmin over the simplex of Σ (λ_i − y_i − h_i u_i)²/(2h_i), h_i = max(y_i, 1/m), is a Euclidean step near
@@ -186,8 +206,22 @@ class SelfTuned(Weighting[SelfTunedState]):
     gains are still at 95 % of their start: the model was trained before. Then the floor fades like 1/t². It is not
     given to an objective whose gain, relative to the largest, is below `slack` of what it was at the start.
 
+    The factor a is 1 for equal weights. Where λ lies on objectives of small weight, λ∘w alone would make short steps:
+    there a = (m Σλ_i w_i)^(−½), at most 3, half of the way (in logarithms) to the steps of a weighted sum.
+
+    After a change of the preference the losses travel. λ then often lies in the corner of one objective k, and the
+    anchor follows it there. At the arrival, when another loss j becomes the largest, the anchor is set anew to the λ of
+    k and j for which Σ λ_i Δg_i = 0, where Δg is the last change of the gains. That is the right λ if the losses came
+    along the Pareto front, since λ∘w is normal to it. From then on ρ is at most `initial`. The anchor stays where it is
+    if it was not in a corner, if the gains changed no more than by noise, or if they did not change in opposite
+    directions.
+
     Where λ lies on one objective (0.9 or more) and the losses alternate for some 50 steps, the steps are too long for
-    that objective. Then all coefficients are halved, and recover by 0.2 % a step. They never grow beyond λ∘w.
+    that objective. Then a is halved, and recovers by 0.2 % a step.
+
+    Steps are too long as well where Σ λ_i g_i falls in several steps and jumps back in one. Noise cannot look so: its
+    ups and downs are alike. From step 300 on, a is then an eighth for 100 steps. If the jumps are not smaller by then,
+    a is what it was before.
 
     The regret of λ is O(√T) plus ¼Σρ|Δd|², for any sequence of losses (docs/theory.md).
 
@@ -213,7 +247,7 @@ class SelfTuned(Weighting[SelfTunedState]):
         [0.5, 0.0]
     """
 
-    revision: ClassVar[int] = 4
+    revision: ClassVar[int] = 5
 
     target: float = 0.1
     jitter: float = 0.4
@@ -250,6 +284,7 @@ class SelfTuned(Weighting[SelfTunedState]):
             change=zeros.clone(),
             alternation=one.clone(),
             brake=one + 1.0,
+            overshoot=one + constant((0.0, 0.0, 0.0, JUMP, 0.0), one),
             pace=one + torch.finfo(one.dtype).max,
             start=zeros.clone(),
             youth=one + self.youth,
@@ -258,17 +293,20 @@ class SelfTuned(Weighting[SelfTunedState]):
         )
 
     def step(self, seen: Seen, state: SelfTunedState) -> tuple[Tensor, SelfTunedState]:
-        """Coefficients b⁽ᵗ⁾ λ⁽ᵗ⁾ ∘ w/π, and the state with λ⁽ᵗ⁺¹⁾."""
+        """Coefficients a⁽ᵗ⁾ λ⁽ᵗ⁾ ∘ w/π, and the state with λ⁽ᵗ⁺¹⁾."""
         new = self._next_single(seen, state)
         if new is None:
             odds, present = seen.inclusion, seen.present
             if odds is not None and present is not None:
                 odds = odds.masked_fill(~present, 1.0)  # an absent objective may have any
             size, measured = self._measured(state, seen.w * seen.losses, present)
+            measured = self._arrived(measured, state.deviation)
             new = self._moved(measured, size, present, odds)
             if present is not None:
                 new = keep(present.any(-1, keepdim=True), new, state)
-        return state.dual * state.brake * seen.weight, new
+        whole = seen.present is None and seen.inclusion is None
+        w = seen.weight if whole else seen.preference.detach().to(state.dual)
+        return state.dual * _scale(state, w) * seen.weight, new
 
     def _next_single(self, seen: Seen, state: SelfTunedState) -> SelfTunedState | None:
         """The next state of one run on the host. None: it is not one, and numpy cannot read it."""
@@ -284,25 +322,29 @@ class SelfTuned(Weighting[SelfTunedState]):
         with np.errstate(all="ignore"):
             if not (gain.dot(gain) < math.inf or np.isfinite(gain).all()) or not (present is None or present.any()):
                 return state
+            before = now.deviation
             size = self._measured_single(now, gain, present)
+            if now.youth == TRAVELS:
+                self._arrived_single(now, before)
             self._moved_single(now, size, present, odds)
         return now.write()
 
     def restarted(self, state: SelfTunedState) -> SelfTunedState:
-        """Set the clock back, and drop the floor unless the run is early. λ and what was measured stay.
+        """Set the clock back, and begin to travel, without a floor, unless the run is early. All else stays.
 
         With a late clock the integral part and the running means would follow another preference too slowly.
         """
         late = state.steps > RESTART
-        return state._replace(steps=state.steps.clamp_max(RESTART), youth=state.youth.masked_fill(late, 0.0))
+        return state._replace(steps=state.steps.clamp_max(RESTART), youth=state.youth.masked_fill(late, TRAVELS))
 
     def foreseen(self, state: SelfTunedState, preference: Tensor) -> Tensor:
-        """b⁽ᵗ⁾ λ⁽ᵗ⁾ ∘ w."""
-        return state.dual * state.brake * preference.to(state.dual)
+        """a⁽ᵗ⁾ λ⁽ᵗ⁾ ∘ w."""
+        w = preference.to(state.dual)
+        return state.dual * _scale(state, w) * w
 
     @property
     def uses_duals(self) -> bool:
-        """True: the coefficients are λ∘w, or shorter in that direction."""
+        """True: the coefficients have the direction of λ∘w."""
         return True
 
     @property
@@ -334,6 +376,7 @@ class SelfTuned(Weighting[SelfTunedState]):
         off = pair - state.centre
         products = (off.mT @ off)[..., 0, :]
         alternation, brake = self._brake(state, change, t)
+        overshoot, brake = _overshoot(state, level, size, brake)
         return size, state._replace(
             deviation=state.deviation + change,
             means=means,
@@ -344,6 +387,7 @@ class SelfTuned(Weighting[SelfTunedState]):
             change=change,
             alternation=alternation,
             brake=brake,
+            overshoot=overshoot,
             presence=state.presence if present is None else torch.lerp(state.presence, present.to(d), rates[..., 5:]),
             steps=t,
         )
@@ -404,6 +448,7 @@ class SelfTuned(Weighting[SelfTunedState]):
         corner = t > 3 and now.used.item(now.used.argmax()) >= CORNER
         if corner or now.alternation or now.brake < 1:  # else the brake stays released, as in most steps
             self._brake_single(now, change, corner=corner)
+        _overshoot_single(now, level, size)
         now.deviation, now.averages, now.change = d, seen, change
         now.noise = energy - (energy - now.noise) * memory
         now.var, now.cov = var + now.var * memory, cov + now.cov * memory
@@ -499,6 +544,40 @@ class SelfTuned(Weighting[SelfTunedState]):
         now.anchor = local_step_single(now.anchor, push, low)
         now.used, now.dual = now.dual, local_step_single(now.anchor, rho * d, low)
 
+    def _arrived(self, state: SelfTunedState, before: Tensor) -> SelfTunedState:
+        """The anchor set anew where λ lay in a corner when another loss became the largest; `before` is the last d."""
+        travels = (state.youth == TRAVELS) & (state.steps > UNDERWAY)
+        if known(travels.any()) is False:  # as in most steps
+            return state
+        left, met = before.argmax(-1, keepdim=True), state.deviation.argmax(-1, keepdim=True)
+        pair = torch.cat([left, met], -1)
+        slow, fast = (state.means[..., k].gather(-1, pair) for k in (0, 1))
+        change = fast - slow  # below 0 for the one in whose corner λ lay, above 0 for the other
+        clear = CLEAR * (RISE + 2 * (state.noise * (8 / state.steps).clamp_max(1.0)).sqrt())
+        sure = (change.abs() > clear * slow.abs()).any(-1, keepdim=True)
+        opposed = (change[..., :1] < 0) & (change[..., 1:] > 0)
+        arrives = travels & (left != met)
+        anew = arrives & opposed & sure & (state.anchor.gather(-1, left) >= CORNER)
+        share = change.abs().flip(-1) / change.abs().sum(-1, keepdim=True).clamp_min(torch.finfo(change.dtype).tiny)
+        anchor = torch.where(anew, torch.zeros_like(state.anchor).scatter(-1, pair, share), state.anchor)
+        youth = torch.where(arrives, torch.where(anew, ARRIVED, 0.0).to(state.youth), state.youth)
+        return state._replace(anchor=anchor, youth=youth)
+
+    def _arrived_single(self, now: _Single, before: Array) -> None:
+        left, met = int(before.argmax()), int(now.deviation.argmax())
+        if now.steps <= UNDERWAY or left == met:
+            return
+        slow = now.averages[0]
+        change = now.averages[1] - slow
+        clear = CLEAR * (RISE + 2 * math.sqrt(now.noise * min(8 / now.steps, 1.0)))
+        fall, rise = -change.item(left), change.item(met)
+        sure = fall > clear * abs(slow.item(left)) or rise > clear * abs(slow.item(met))
+        now.youth = 0.0
+        if fall > 0 and rise > 0 and sure and now.anchor.item(left) >= CORNER:
+            now.anchor = np.zeros(len(before))
+            now.anchor[[left, met]] = rise / (fall + rise), fall / (fall + rise)
+            now.youth = ARRIVED
+
     def _gain(self, state: SelfTunedState) -> Tensor:
         """ρ, (*B, 1): a tenth of the measured stability limit, less where noise would move λ too far."""
         h = state.anchor.clamp_min(1 / state.anchor.shape[-1])
@@ -507,6 +586,7 @@ class SelfTuned(Weighting[SelfTunedState]):
         # κ/target; the mean square of Δd is 2σ²
         kappa = torch.rsub(cov, PRIOR * h.shape[-1] / self.initial, alpha=1 / self.target) / (var + PRIOR)
         limit = torch.maximum(kappa * reach, state.noise.sqrt() * (0.5 * h.shape[-1] ** 0.5 / self.jitter))
+        limit = torch.where(state.youth == ARRIVED, limit.clamp_min(1 / self.initial), limit)
         return limit.clamp(1 / MOST, 1 / LEAST).reciprocal()
 
     def _gain_single(self, now: _Single) -> float:
@@ -515,6 +595,8 @@ class SelfTuned(Weighting[SelfTunedState]):
         reach = float(h.dot(h)) / (m * float(uniform(m).dot(h)))
         kappa = (PRIOR * m / self.initial - now.cov / self.target) / (now.var + PRIOR)
         limit = max(kappa * reach, math.sqrt(now.noise * m) * (0.5 / self.jitter))
+        if now.youth == ARRIVED:
+            limit = max(limit, 1 / self.initial)
         return 1 / min(max(limit, 1 / MOST), 1 / LEAST)
 
     def _floor(self, state: SelfTunedState) -> tuple[Tensor | None, Tensor, Tensor]:
@@ -537,7 +619,7 @@ class SelfTuned(Weighting[SelfTunedState]):
         youth = torch.where(ended, (self.patience * t).clamp(YOUNG, max(YOUNG, self.youth)), state.youth)
         youth = torch.where(settled & (t >= YOUNG), torch.minimum(youth, t), youth)
         gate = ((t < youth).to(rise) - rise).clamp(0.0, 1.0).masked_fill(t < YOUNG, 1.0)
-        full = (youth / t).clamp_max(1.0).square() * (gate / slow.shape[-1])
+        full = (youth / t).clamp(0.0, 1.0).square() * (gate / slow.shape[-1])
         # Relative to the largest gain, now and at the start.
         most = (quick.amax(-1, keepdim=True) / start.amax(-1, keepdim=True).clamp_min(tiny)).clamp_max(HUGE)
         heeded = left / (0.1 * self.slack * most).clamp_min(tiny) - 10
@@ -564,13 +646,67 @@ class SelfTuned(Weighting[SelfTunedState]):
         if settled and t >= YOUNG:
             now.youth = min(now.youth, t)
         gate = 1.0 if t < YOUNG else min(max((t < now.youth) - rise, 0.0), 1.0)
-        full = uniform(len(left)) * (min(now.youth / t, 1.0) ** 2 * gate)
+        full = uniform(len(left)) * (min(max(now.youth / t, 0.0), 1.0) ** 2 * gate)
         most = min(quick.item(quick.argmax()) / max(start.item(start.argmax()), TINY), HUGE)
         tenth = max(0.1 * self.slack * most, TINY)
         if left.item(left.argmin()) >= 11 * tenth:  # all are heeded, as in most steps
             return full
         floor: Array = np.minimum(np.maximum(left / tenth - 10, 0.0), 1.0) * full
         return floor
+
+
+def _scale(state: SelfTunedState, w: Tensor) -> Tensor | float:
+    """The factor a of all coefficients, (*B, 1), or a number for one run on the host."""
+    m, alone = state.dual.shape[-1], state.dual.ndim == 1 and not torch.compiler.is_compiling()
+    if alone and state.dual.dtype == torch.float64 and w.shape == state.dual.shape:
+        try:
+            alike, brake = m * float(state.dual.numpy().dot(w.numpy())), state.brake.item()
+        except (RuntimeError, TypeError):  # under vmap, or on another device
+            pass
+        else:
+            return brake if alike > ALIKE else brake * min(1 / math.sqrt(max(alike, TINY)), LONGEST)
+    total = m * (state.dual * w).sum(-1, keepdim=True)
+    return state.brake * total.clamp(LONGEST**-2, 1.0).rsqrt().masked_fill(total > ALIKE, 1.0)
+
+
+def _overshoot(state: SelfTunedState, level: Tensor, size: Tensor, brake: Tensor) -> tuple[Tensor, Tensor]:
+    """What is known of the changes of Σ λ_i g_i, (*B, 5), and the factor of the coefficients, (*B, 1)."""
+    before, lean, square, bar, steps = torch.split(state.overshoot, 1, -1)
+    steps = steps + 1
+    delta = ((state.used * level).sum(-1, keepdim=True) - before) / size
+    most = (OUTLIER * square.clamp_min(CALM)).sqrt()
+    delta = torch.minimum(torch.maximum(delta, -most), most)
+    recent = (1 / steps).clamp_min(1 / TRIAL)
+    lean, square = torch.lerp(lean, delta * delta.abs(), recent), torch.lerp(square, delta.square(), recent)
+
+    begins = (state.steps >= WARY) & (steps >= TRIAL) & (square > bar) & (lean > LEAN * square)
+    ends = (steps == TRIAL) & (bar > JUMP) & ~begins
+    fails = ends & (square > HELPS * bar)
+    brake = torch.where(begins, (brake * SHORTER).clamp_min(SLOWEST), brake)
+    brake = torch.where(fails, (brake / SHORTER).clamp_max(1.0), brake)
+    bar = torch.where(begins, square, torch.where(fails, RETRY * square, bar.masked_fill(ends, JUMP)))
+    seen = torch.cat((lean, square, steps), -1).masked_fill(begins, 0.0)
+    value = (state.dual * level).sum(-1, keepdim=True)
+    return torch.cat((value, seen[..., :2], bar, seen[..., 2:]), -1), brake
+
+
+def _overshoot_single(now: _Single, level: Array, size: float) -> None:
+    before, lean, square, bar, steps = now.overshoot
+    steps += 1
+    delta, most = (float(now.used.dot(level)) - before) / size, math.sqrt(OUTLIER * max(square, CALM))
+    delta = min(max(delta, -most), most)
+    recent = max(1 / steps, 1 / TRIAL)
+    lean += recent * (delta * abs(delta) - lean)
+    square += recent * (delta * delta - square)
+    if now.steps > WARY and steps >= TRIAL and square > bar and lean > LEAN * square:
+        now.brake = max(now.brake * SHORTER, SLOWEST)
+        lean, square, bar, steps = 0.0, 0.0, square, 0.0
+    elif steps == TRIAL and bar > JUMP:
+        if square > HELPS * bar:
+            now.brake, bar = min(now.brake / SHORTER, 1.0), RETRY * square
+        else:
+            bar = JUMP
+    now.overshoot = (float(now.dual.dot(level)), lean, square, bar, steps)
 
 
 def _rates(t: Tensor) -> Tensor:
