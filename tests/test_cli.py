@@ -186,7 +186,7 @@ def test_lists_what_can_be_reproduced():
         (("solve", "F1", "--method", "zzzz"), "method must be a known name, or module:name of your own; found 'zzzz'"),
         (("solve", "F1", "--preferences", "0"), "preferences must be at least 1; found 0"),
         (("solve", "F1", "--preference", "0.5;0.5"), "preference must be numbers separated by commas; found '0.5;0.5'"),
-        (("solve", "F1", "--preference", "0.5,0.6"), "sum to 1; found sum 1.10 (w / sum(w) rescales it)"),
+        (("solve", "F1", "--preference", "0.5,0.6"), "sum to 1; found sum 1.10 (divide the entries by it)"),
         (("solve", "F1", "--preference", "0.2,0.3,0.5"), "preference must have 2 entries, one per objective; found 3"),
         (
             ("solve", "F1", "--preference", "0.5,0.5", "--preferences", "3"),

@@ -60,7 +60,7 @@ def test_the_message_shows_what_is_wrong_with_the_sum(excess: float):
     with pytest.raises(ValueError, match=r"found sum \d\.\d+") as error:
         validate(vector(0.5, 0.5 + excess))
     assert float(str(error.value).partition("found sum ")[2].split()[0]) != 1.0
-    assert str(error.value).endswith("(w / sum(w) rescales it)")
+    assert str(error.value).endswith("(divide the entries by it)")
 
 
 @pytest.mark.parametrize("length", [1, 3])

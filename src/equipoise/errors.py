@@ -103,12 +103,12 @@ class BalanceWarning(UserWarning):
         >>> with warnings.catch_warnings(record=True) as said:
         ...     warnings.simplefilter("always")
         ...     for _ in range(1500):
-        ...         scalar = mol(model.bias * 0 + torch.tensor([87.0, 1.0]))
+        ...         scalar = mol(model.bias * 0 + torch.tensor([20.0, 1.0]))
         >>> [one.category.__name__ for one in said]  # once
         ['BalanceWarning']
         >>> print(said[0].message)
         price has had hardly any gradient for 1000 steps: its weight λ was 0 on average, and its weighted loss is
-        99 % below the largest, that of length. What to do: if length cannot fall much further (noisy labels, a
+        95 % below the largest, that of length. What to do: if length cannot fall much further (noisy labels, a
         likelihood), give its best value as ideal=; if the losses have different units, give units="start"; or raise the
         weight of price, or accept that it is better than asked for; this is said once
     """

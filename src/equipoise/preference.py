@@ -36,7 +36,7 @@ def validate(preference: Tensor | Sequence[float] | Sequence[Sequence[float]], m
         >>> eq.preference.validate([1.0, 3.0])
         Traceback (most recent call last):
             ...
-        ValueError: preference must be non-negative and sum to 1; found sum 4.00 (w / sum(w) rescales it)
+        ValueError: preference must be non-negative and sum to 1; found sum 4.00 (divide the entries by it)
     """
     w = floating("preference", preference if isinstance(preference, Tensor) else _tensor(preference))
     require(
@@ -86,7 +86,7 @@ def _tensor(preference: object) -> Tensor:
 def _shown(total: float) -> str:
     """The sum with two decimals, or as many as distinguish it from one, and the remedy."""
     number = f"{total:.2f}" if abs(total - 1.0) >= 0.005 else f"{total:.7g}"
-    return f"{number} (w / sum(w) rescales it)" if 0.0 < total < math.inf else number
+    return f"{number} (divide the entries by it)" if 0.0 < total < math.inf else number
 
 
 def _worst(w: Tensor) -> float:

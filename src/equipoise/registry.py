@@ -201,6 +201,8 @@ def group_dro(counts: Sequence[int], adjustment: float = 0.0, step_size: Number 
         >>> weighting.step_size, weighting.ideal
         (0.02, (-0.1, -0.5))
     """
+    rule = "counts must be whole numbers, one per group in the order of the preference"
+    require(not isinstance(counts, Mapping | str), rule, lambda: repr(counts))
     require(len(counts) >= 1 and min(counts) >= 1, "counts must be at least 1 for every group", list(counts))
     require(adjustment >= 0, "adjustment must be non-negative", adjustment)
     ideal = tuple(-adjustment / math.sqrt(n) for n in counts)

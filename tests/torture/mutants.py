@@ -402,7 +402,7 @@ MUTANTS = [
     ),
     *_of(
         "train/inputs.py",
-        ("_stacked({name: losses[name] for name in names})", "_stacked(dict(losses))", f"{INPUT}"),
+        ("_stacked({name: losses[name] for name in names}, device)", "_stacked(dict(losses), device)", f"{INPUT}"),
         ("sound = bool((n >= 0).all()) and bool(", "sound = bool(", f"{INPUT}::test_counts"),
         ("numbers = [preference[name] for name in given]", "pass", f"{INPUT}::test_names_give_a_mapping_its_order"),
     ),

@@ -56,6 +56,19 @@ def test_accumulating_is_the_large_batch(weighting, toy, preference):
     torch.testing.assert_close(left.solution(), right.solution())
 
 
+def test_many_calls_count_where_zero_grad_leaves_zeros(toy, preference):
+    run, large = toy(dtype=torch.float64), toy(dtype=torch.float64)
+    mol = eq.MultiObjective(run.model, run.optimizer, preference.double(), method="LS")
+    for step in range(2):
+        for losses in micro_batches(run, step, 16):
+            (mol(losses) / 16).backward()
+        run.optimizer.step()
+        run.optimizer.zero_grad(set_to_none=False)
+    assert mol.step == 2
+    large.run(eq.MultiObjective(large.model, large.optimizer, preference.double(), method="LS"), 2)
+    torch.testing.assert_close(run.params(), large.params())
+
+
 @over(AHEAD)
 def test_weightings_that_look_at_this_steps_losses_use_the_coefficients_of_the_step_before(weighting, toy, preference):
     run, oracle = toy(dtype=torch.float64), toy(dtype=torch.float64)

@@ -26,6 +26,10 @@ SETUP = {
         {"preference": [0.5, 0.5, 0.3]},
         "preference must be non-negative and sum to 1; found sum 1.30",
     ),
+    "a preference by name off the simplex": (
+        {"preference": {"a": 1, "b": 1}},
+        "preference must be non-negative and sum to 1; found sum 2.00 (divide the entries by it)",
+    ),
     "a preference as text": (
         {"preference": "0.2,0.3,0.5"},
         f"preference must have one number per objective: {CALL}; found '0.2,0.3,0.5'",
@@ -36,6 +40,7 @@ SETUP = {
     "too few names": ({"names": ("a", "b")}, "names must have 3 entries, as the preference has; found 2"),
     "a name twice": ({"names": ("a", "b", "a")}, "names must differ from one another; found ('a', 'b', 'a')"),
     "every": ({"every": 0}, "every must be None or at least 1; found 0"),
+    "every as text": ({"every": "2"}, "every must be None or at least 1; found '2'"),
     "check": ({"check": "never"}, 'check must be "auto", "now" or "deferred"; found never'),
     "on_nonfinite": ({"on_nonfinite": "keep"}, 'on_nonfinite must be "raise" or "skip"; found keep'),
     "skipping late": (
@@ -219,6 +224,25 @@ def test_a_model_with_nothing_to_train(preference):
         eq.MultiObjective(model, None, preference, method=(eq.OMD(), eq.Last()))
 
 
+def test_a_lazy_model_must_be_called_first():
+    model = nn.Sequential(nn.LazyLinear(3), nn.Linear(3, 1))
+    rule = "model must have initialised parameters: call a lazy one with a batch first; found ['0.weight', '0.bias']"
+    with pytest.raises(ValueError, match=re.escape(rule)):
+        eq.MultiObjective(model, None, [0.5, 0.5])
+    model(torch.ones(1, 2))
+    assert eq.MultiObjective(model, None, [0.5, 0.5]).step == 0
+
+
+def test_a_preference_may_be_a_series_of_pandas():
+    pandas = pytest.importorskip("pandas")
+    named = eq.MultiObjective(nn.Linear(1, 1), None, pandas.Series({"b": 0.25, "a": 0.75}))
+    assert named.names == ("b", "a")
+    named.set_preference(pandas.Series({"a": 0.25, "b": 0.75}))
+    assert named.preference.tolist() == [0.75, 0.25]
+    plain = eq.MultiObjective(nn.Linear(1, 1), None, pandas.Series([0.25, 0.75], index=[7, 3]))
+    assert (plain.names, plain.preference.tolist()) == (None, [0.25, 0.75])
+
+
 LOSSES = {
     "another length": (lambda f: f[:2], "losses must have shape (3,), as the preference has; found (2,)"),
     "a batch": (lambda f: f.expand(2, 3), "losses must have shape (3,), as the preference has; found (2, 3)"),
@@ -245,7 +269,7 @@ LOSSES = {
     "too few in a list": (lambda f: [*f[:2]], "losses must have 3 entries, as the preference has; found 2"),
     "no graph in a list": (
         lambda f: [f[0], f[1].detach(), f[2]],
-        "every loss must require grad; found [1] without a graph",
+        "every loss must require grad; found [1] without a graph: detached, or a rate, which gets one by eq.proxy",
     ),
     "integers": (lambda f: f.long(), "losses must be floating-point numbers; found torch.int64"),
     "no graph": (
@@ -256,6 +280,10 @@ LOSSES = {
         lambda f: {"a": f[0], "b": f[1].detach(), "c": f[2]},
         "every loss must require grad; found ['b'] without a graph",
     ),
+    "another device by name": (
+        lambda f: {"a": f[0], "b": f[1].to("meta"), "c": f[2]},
+        "losses['b'] must be on the device cpu of this MultiObjective, which .to() changes; found meta",
+    ),
     "another device": (lambda f: f.to("meta"), "losses must be on the device cpu of this MultiObjective"),
 }
 
@@ -263,8 +291,14 @@ LOSSES = {
 @pytest.mark.parametrize(("change", "message"), LOSSES.values(), ids=LOSSES.keys())
 def test_losses(change, message, toy):
     run, mol = make(toy, names=NAMES)
+    losses = change(run.losses(0))
+    if isinstance(losses, list):
+        rule = "losses must be by name, {'a': …, 'b': …, 'c': …}, or one tensor in their order, as the objectives"
+        with pytest.raises(ValueError, match=re.escape(f"{rule} have names; found a list")):
+            mol(losses)
+        _, mol = make(toy)
     with pytest.raises(ValueError, match=re.escape(message)):
-        mol(change(run.losses(0)))
+        mol(losses)
     assert mol.step == 0
 
 
@@ -308,11 +342,21 @@ def test_counts_may_come_by_name_with_constants_for_what_is_absent(toy):
     torch.testing.assert_close(scalar, 0.2 * f[0] + 0.5 * f[2])
 
 
+@pytest.mark.parametrize("counts", [{"a": 4, "b": 1, "c": 2}, [4, 1, 2], torch.tensor([4, 1, 2])])
+def test_a_loss_without_a_graph_must_have_the_count_0(counts, toy):
+    run, mol = make(toy, names=NAMES)
+    f = run.losses(0)
+    rule = "every loss must require grad where its count is not 0; found ['b'] without a graph: detached, or a rate"
+    with pytest.raises(ValueError, match=re.escape(rule)):
+        mol({"a": f[0], "b": (f[1] < 1).float(), "c": f[2]}, counts)
+    assert mol.step == 0
+
+
 def test_a_step_without_a_call(toy):
     run, mol = make(toy)
     message = re.escape(
         "optimizer.step() must follow a call of mol and its backward pass, or mol.close(); "
-        "found none since the last step"
+        "found none since the last step; a penalty is added to the scalar, (mol(losses) + penalty).backward()"
     )
     run.losses(0).sum().backward()
     before = run.params()

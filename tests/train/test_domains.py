@@ -526,3 +526,8 @@ def test_a_checkpoint_of_other_domains_is_named():
 def test_bad_streams_are_named(given, settings, message):
     with pytest.raises(ValueError, match=message):
         list(eq.DomainStreams(given, 4, steps=5, **settings))
+
+
+def test_a_data_set_with_draws_has_the_length_of_the_data_set():
+    data = TensorDataset(torch.ones(4, 1))
+    assert len(eq.DomainSampler([0, 0, 1, 1], batch_size=2).with_draws(data)) == 4  # type: ignore[arg-type]

@@ -358,3 +358,14 @@ def test_a_group_that_is_in_no_batch_does_not_stop_the_training():
             assert mol.metrics()["archive"] > 0
     model.load_state_dict(mol.solution())
     assert (model(x) - x[:, :1]).square().mean() < 0.02
+
+
+def test_what_is_no_tensor_and_no_number_is_named():
+    with pytest.raises(
+        ValueError, match="values must be a tensor, the loss of every sample with its graph; found a list"
+    ):
+        eq.group_losses([1.0, 2.0], [0, 1], 2)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="m must be a whole number of at least 1; found '2'"):
+        eq.group_losses(torch.ones(2), [0, 1], "2")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=r"one per group in the order of the preference; found \{'a': 3, 'b': 2\}"):
+        eq.group_dro({"a": 3, "b": 2})  # type: ignore[arg-type]

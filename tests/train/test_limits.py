@@ -223,6 +223,34 @@ def test_the_mean_violation_tells_whether_a_limit_was_kept():
     assert metrics["missed/pair"] == pytest.approx(0.5)  # of two bounds the one that is missed
 
 
+def swinging(size: float, steps: int = 1600) -> eq.MultiObjective:
+    """A loss that goes from `size` to −`size` and back every 100 steps, with limits at ±1."""
+    x = nn.Parameter(torch.zeros(1))
+    mol = eq.MultiObjective(nn.ParameterDict({"x": x}), None, {"free": 1.0}, limits={"gap": (-1.0, 1.0)})
+    for step in range(steps):
+        mol({"free": 1 + x[0], "gap": (size if step % 100 < 50 else -size) + 0 * x[0]})
+    return mol
+
+
+def test_a_loss_that_swings_between_two_limits_misses_them():
+    mol = swinging(3.0)
+    assert mol.history.losses[-200:, 1].mean() == 0
+    assert mol.metrics()["missed/gap"] == pytest.approx(2.0)
+    with pytest.warns(eq.errors.LimitWarning) as said:
+        mol.solution()
+    mol.solution()
+    assert [str(one.message).split("(")[0] for one in said] == [
+        "the answer comes from steps that miss limits by far: gap by 200 %, on average over the last 200 steps "
+    ]
+    assert said[0].filename == __file__
+    assert swinging(0.9).metrics()["missed/gap"] == pytest.approx(-0.1)
+
+
+def test_the_answer_may_miss_a_limit_by_half():
+    swinging(1.49).solution()  # a warning is an error in tests
+    swinging(9.0, 255).solution()  # too early to say
+
+
 @pytest.mark.parametrize("form", [torch.tensor, np.float32, np.array])
 def test_a_limit_may_be_a_scalar_of_torch_or_numpy(form):
     assert eq.Limits((None, form(0.25), (form(0.25), 0.5))).limits == (None, 0.25, (0.25, 0.5))
@@ -308,3 +336,14 @@ def test_the_last_iterate_may_be_asked_for():
     mol, optimizer = make(method=(eq.SelfTuned(), eq.Last()))
     train(mol, optimizer, 300)
     assert mol.solution()["weight"].item() == pytest.approx(1.5, abs=1e-2)
+
+
+def test_a_method_for_one_free_loss_is_said_to_have_no_effect():
+    model = nn.Linear(1, 1)
+    text = "^method weights the free losses alone, and there is one: OMD has no effect. Put the losses that it should"
+    with pytest.warns(UserWarning, match=text) as said:
+        eq.MultiObjective(model, None, {"a": 1.0}, limits={"b": 1.0}, method=eq.group_dro([3, 2]))
+    assert said[0].filename == __file__
+    for method in ((eq.Linear(), eq.Last()), (eq.SelfTuned(), eq.Last()), None):
+        eq.MultiObjective(model, None, {"a": 1.0}, limits={"b": 1.0}, method=method)
+    eq.MultiObjective(model, None, {"a": 0.5, "c": 0.5}, limits={"b": 1.0}, method=(eq.OMD(), eq.Last()))

@@ -1,7 +1,9 @@
 """The metrics of a step."""
 
 import math
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -95,3 +97,40 @@ def test_held_out_losses_are_weighted_as_in_the_run():
     assert mol.metrics() == before
     with pytest.raises(ValueError, match=r"losses must have the names \['a', 'b'\]; found \['a'\]"):
         mol.weighted({"a": torch.tensor(1.0)})
+
+
+KINDS = {
+    "floats by name": {"b": 0.5, "a": 0.25},
+    "a number of numpy and a tensor": {"b": np.float32(0.5), "a": torch.tensor(0.25)},
+    "an array": np.array([0.25, 0.5]),
+    "a tensor": torch.tensor([0.25, 0.5]),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_where_no_graph_is_needed_losses_may_be_numbers(kind):
+    losses: Any = KINDS[kind]
+    mol = eq.MultiObjective(torch.nn.Linear(1, 1), None, {"a": 0.4, "b": 0.6})
+    assert mol.weighted(losses).tolist() == pytest.approx([0.1, 0.3])
+    mol.steer(losses)
+    assert mol.metrics()["steered/b"] == 0.5
+    mol.record(losses)
+    assert mol.recorded == 1
+
+
+def test_numbers_may_be_a_list_where_objectives_have_no_names():
+    mol = eq.MultiObjective(torch.nn.Linear(1, 1), None, [0.4, 0.6])
+    assert mol.weighted([0.25, 1]).tolist() == pytest.approx([0.1, 0.6])
+    mol.steer([0.25, 0.5], counts=[1, 0])
+    assert mol.metrics()["steered/0"] == 0.25
+
+
+def test_what_is_no_number_is_named():
+    mol = eq.MultiObjective(torch.nn.Linear(1, 1), None, {"a": 0.4, "b": 0.6})
+    rule = "must be one number, as a tensor or a float; found"
+    with pytest.raises(ValueError, match=rf"losses\['b'\] {rule} str"):
+        mol.weighted({"a": 0.1, "b": "0.2"})  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=rf"losses\['a'\] {rule} \(2,\)"):
+        mol.steer({"a": torch.ones(2), "b": torch.ones(())})
+    with pytest.raises(ValueError, match=r"losses must have shape \(2,\), as the preference has; found \(3,\)"):
+        mol.record(np.ones(3))

@@ -288,7 +288,8 @@ def test_a_run_that_records_nothing_is_told_so(every, why, toy, preference):
         pass
 
 
-def test_eight_backward_passes_without_a_step_are_said_once(toy, preference):
+@pytest.mark.parametrize("to_none", [True, False])
+def test_eight_backward_passes_without_a_step_are_said_once(to_none, toy, preference):
     """As when a second phase of the training steps another optimizer."""
     run = toy()
     mol = eq.MultiObjective(run.model, run.optimizer, preference)
@@ -299,7 +300,7 @@ def test_eight_backward_passes_without_a_step_are_said_once(toy, preference):
         for step in range(steps):
             mol(run.losses(step)).backward()
             second.step()
-            second.zero_grad()
+            second.zero_grad(set_to_none=to_none)
 
     phase(8)
     text = (
@@ -314,6 +315,18 @@ def test_eight_backward_passes_without_a_step_are_said_once(toy, preference):
     phase(8)  # a gradient scaler may skip some now and then
     with pytest.warns(UserWarning, match=text):
         phase(1)
+
+
+def test_a_penalty_in_some_steps_is_added_to_the_scalar(toy, preference):
+    run, plain = toy(), toy()
+    mol = eq.MultiObjective(run.model, run.optimizer, preference, method="LS")
+    for step in range(4):
+        for one, scalar in ((run, mol(run.losses(step))), (plain, (preference * plain.losses(step)).sum())):
+            penalty = sum(p.square().sum() for p in one.model.parameters())
+            (scalar + 0.1 * penalty if step % 2 else scalar).backward()
+            one.optimizer.step()
+            one.optimizer.zero_grad()
+    torch.testing.assert_close(run.params(), plain.params())
 
 
 def test_a_second_shell_takes_the_optimizer_over(toy, preference):

@@ -92,6 +92,17 @@ def test_weights_are_lent_and_given_back():
     assert model.body.weight.requires_grad
 
 
+def test_the_state_of_the_model_taken_inside_the_block_changes_with_it():
+    model = Normed()
+    mol, _ = train(model)
+    with mol.solution_weights():
+        inside = model.state_dict()
+        copied = {name: x.clone() for name, x in inside.items()}
+    assert same(copied, {name: x.to(copied[name].dtype) for name, x in mol.solution().items()})
+    assert same(inside, state(model))
+    assert not torch.equal(inside["body.weight"], copied["body.weight"])
+
+
 def test_batch_norm_is_recalibrated_for_the_answer():
     """By hand: the mean of the layer's inputs over the data, at the averaged weights."""
     model = Normed()
@@ -110,6 +121,27 @@ def test_batch_norm_is_recalibrated_for_the_answer():
     model.load_state_dict(solution)
     mol.update_bn(loader)
     torch.testing.assert_close(model.mean, inputs.mean(0))
+    assert model.training
+
+
+@pytest.mark.parametrize("loaded", [False, True])
+def test_statistics_stay_where_there_are_no_batches_for_the_model(loaded):
+    model = Normed()
+    mol, x = train(model)
+    if loaded:
+        model.load_state_dict(mol.solution())
+    before, answer = state(model), mol.solution()
+    used = iter([x])
+    next(used)
+    with pytest.raises(ValueError, match=r"at least one batch; found none \(an iterator that is used up\?\)"):
+        mol.update_bn(used)
+    with pytest.raises(ValueError, match=r'\(batch\["x"\] for batch in loader\); found a dict'):
+        mol.update_bn([(x,), {"x": x}])  # the first one was right
+    with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
+        mol.update_bn([x, x[:, :1]])
+    assert same(state(model), before)
+    assert same(mol.solution(), answer)
+    assert model.norm.momentum == nn.BatchNorm1d(1).momentum
     assert model.training
 
 

@@ -167,7 +167,7 @@ def test_lemma_l_for_any_violations(u, seed):
         ((0.5, 0.5), {}, r"limits must leave at least one loss free: the one to make small; found \(0\.5, 0\.5\)"),
         ((None, float("nan")), {}, "a limit must be a finite number, a pair .* or None; found nan"),
         ((None, (2.0, 1.0)), {}, r"with least < most, or None; found \(2\.0, 1\.0\)"),
-        ((None, "0.5"), {}, "found 0.5"),
+        ((None, "0.5"), {}, "found '0.5'"),
         ("x", {}, "limits must be one entry each; found x"),
         ((None, 0.5), {"pace": 0.0}, "pace must be positive"),
         ((None, 0.5), {"size": -1.0}, "size must be positive"),
@@ -202,3 +202,8 @@ def test_a_proxy_has_the_value_of_one_and_the_gradient_of_the_other():
     assert x.grad.tolist() == [1.0, -2.0]
     with pytest.raises(ValueError, match=r"value must have the shape of the loss, \(\); found \(1,\)"):
         eq.proxy(x.sum(), torch.ones(1))
+    assert eq.proxy(x.sum(), 0.25).item() == 0.25
+    with pytest.raises(ValueError, match="loss must be a tensor with its graph; found a float"):
+        eq.proxy(0.5, 0.25)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=r"a limit must be a finite number, .*; found '2'"):
+        eq.Limits((None, "2"))  # type: ignore[arg-type]

@@ -1,8 +1,8 @@
 """Batches drawn by λ: domains with a larger weight are drawn more often, and gradients stay unbiased."""
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy as np
 import torch
@@ -366,6 +366,9 @@ class _WithDraws(Dataset[tuple[Any, Draw]]):
         rule = "indices must be those of a DomainSampler: DataLoader(sampler.with_draws(data), batch_sampler=sampler)"
         require(isinstance(index, tuple), rule, lambda: repr(index))
         return self.data[index[0]], index[1]
+
+    def __len__(self) -> int:
+        return len(cast("Sized", self.data))
 
 
 class DomainStreams(_Domains, IterableDataset[Any]):

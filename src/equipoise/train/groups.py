@@ -18,12 +18,14 @@ __all__ = [
     "GroupBalancedSampler",
     "Groups",
     "check_range",
+    "counts_of",
     "group_losses",
     "means",
     "read_groups",
     "read_membership",
     "weigh_gradient",
     "whole",
+    "with_counts",
 ]
 
 Groups = Tensor | ArrayLike
@@ -59,6 +61,8 @@ def group_losses(values: Tensor, groups: Groups, m: int, *, weights: Tensor | No
         ([1.5, 3.0], [2.0, 2.0])
     """
     m = whole("m", m)
+    rule = "values must be a tensor, the loss of every sample with its graph"
+    require(isinstance(values, Tensor), rule, lambda: f"a {type(values).__name__}")
     require(values.ndim == 1, "values must be one loss per sample, of shape (n,)", lambda: tuple(values.shape))
     require(values.is_floating_point(), "values must be floating-point numbers", values.dtype)
     groups = groups if isinstance(groups, Tensor) else read_groups(groups).to(values.device)
@@ -77,7 +81,8 @@ def group_losses(values: Tensor, groups: Groups, m: int, *, weights: Tensor | No
         rule = f"weights must be one number per sample, of shape {tuple(values.shape)}"
         require(weights.shape == values.shape, rule, lambda: tuple(weights.shape))
         wide = weigh_gradient(wide, weights)
-    return _overlapping_means(wide, groups) if overlap else means(wide, torch.ones_like(wide), groups.long(), m)
+    found = _overlapping_means(wide, groups) if overlap else means(wide, torch.ones_like(wide), groups.long(), m)
+    return with_counts(*found)
 
 
 def weigh_gradient(values: Tensor, weights: Tensor) -> Tensor:
@@ -107,6 +112,18 @@ def means(sums: Tensor, numbers: Tensor, groups: Tensor, m: int) -> tuple[Tensor
     zeros = sums.new_zeros(m)
     counts = zeros.index_add(0, groups, numbers)
     return zeros.index_add(0, groups, sums) / counts.clamp_min(1.0), counts
+
+
+def with_counts(losses: Tensor, counts: Tensor) -> tuple[Tensor, Tensor]:
+    """The same; a call of `mol` that leaves the counts out finds them by `counts_of`."""
+    if not torch.compiler.is_compiling():
+        losses.__dict__["_counts"] = counts
+    return losses, counts
+
+
+def counts_of(losses: Tensor) -> Tensor | None:
+    """The counts that `group_losses` or `token_losses` returned with these losses."""
+    return losses.__dict__.get("_counts")
 
 
 def _overlapping_means(values: Tensor, membership: Tensor) -> tuple[Tensor, Tensor]:
@@ -209,7 +226,7 @@ def whole(name: str, given: int, least: int = 1) -> int:
     if type(given) is int and given >= least:  # all that torch.compile needs to follow
         return given
     rule = f"{name} must be a {'whole number of at least 1' if least else 'non-negative whole number'}"
-    require(not isinstance(given, bool) and hasattr(given, "__index__"), rule, given)
+    require(not isinstance(given, bool) and hasattr(given, "__index__"), rule, lambda: repr(given))
     number = operator.index(given)
     require(number >= least, rule, given)
     return number

@@ -80,6 +80,11 @@ class History:
         self._rows = [[*row] for row in rows]
         self.stride = int(np.diff([0.0, *(row[0] for row in rows)]).min()) if rows else 1
 
+    def late(self, step: int) -> Tensor:
+        """Losses of the last eighth of the steps, (n, m)."""
+        rows = [row[1 : 1 + len(self.names)] for row in self._rows[-LIMIT // 4 :] if row[0] > step - step // 8]
+        return torch.tensor(rows, dtype=torch.float64).reshape(-1, len(self.names))
+
     @property
     def steps(self) -> Tensor:
         """The numbers of the steps, (n,)."""
@@ -176,28 +181,53 @@ def describe_step(
     return entries | {"angle": float(trade_off.angle(above[asked], w[asked]))}
 
 
-def describe_limits(names: Sequence[str], limits: Limits, losses: Tensor, state: LimitsState) -> dict[str, float]:
-    """Violation, slack and multiplier of every loss with a limit, and by how much it was missed on average."""
+def describe_limits(
+    names: Sequence[str], limits: Limits, losses: Tensor, late: Tensor, state: LimitsState
+) -> dict[str, float]:
+    """Violation, slack and multiplier of every loss with a limit, and by how much it was missed on average.
+
+    `losses` are the last, (m,), and `late` those of the last eighth of the steps, (n, m).
+    """
     found: dict[str, float] = {}
-    violations = zip(limits.where, limits.exceeded(losses, state).tolist(), state.mean.tolist(), strict=True)
-    for i, v, mean in sorted(violations):  # of two limits the worse one
+    violations = limits.exceeded(losses, state).tolist()
+    for i, v in sorted(zip(limits.where, violations, strict=True)):  # of two limits the worse one
         found |= {f"violation/{names[i]}": max(v, 0.0), f"slack/{names[i]}": max(-v, 0.0)}
-        found[f"missed/{names[i]}"] = max(mean, found.get(f"missed/{names[i]}", -math.inf))
         found[f"multiplier/{names[i]}"] = float(state.prices[i])
-    return found
+    return found | {f"missed/{names[i]}": share for i, share in missed(limits, late, state).items()}
 
 
+def missed(limits: Limits, late: Tensor, state: LimitsState) -> dict[int, float]:
+    """By how much each loss with a limit missed it in the last eighth of the steps, as a fraction of the limit.
+
+    A loss that swings from one limit of a pair to the other misses both, but its mean may lie between them: where that
+    is worse, the mean of the worse limit in each of PARTS parts of the steps counts.
+    """
+    sides = list(zip(limits.where, state.mean.tolist(), strict=True))
+    pairs = {i for i in limits.where if limits.where.count(i) == 2}
+    if pairs and len(late) >= PARTS:
+        by_part = limits.exceeded(torch.stack([part.mean(0) for part in late.tensor_split(PARTS)]), state)
+        for i in pairs:
+            both = [k for k, j in enumerate(limits.where) if j == i]
+            sides.append((i, float(by_part[:, both].amax(-1).mean())))
+    shares: dict[int, float] = {}
+    for i, share in sides:
+        shares[i] = max(shares.get(i, share), share)  # a NaN that comes second does not count
+    return shares
+
+
+PARTS = 4
+"""Parts of the last eighth of the steps."""
 FIRST, EARLIEST = 32, 256
 """The step of the first check, and of the first that may warn."""
-MISSED, SURE = 0.05, 3.0
-"""The fraction by which a limit must be missed, and by how many standard errors more."""
+MISSED, SURE, FAR = 0.05, 3.0, 0.5
+"""The fraction by which a limit must be missed, and by how many standard errors more; and by far."""
 STILL, SLOW, LATELY = 0.02, 0.25, 0.4
 """A violation stands still if less than STILL of it went since the check before, at half the steps. It creeps if less
 than SLOW of it went, and less than LATELY of its fall since it was largest: a steady fall loses half of that."""
 
 
 class Watch:
-    """Warns once if a limit stays violated while its multiplier keeps growing."""
+    """Warns once if a limit stays violated while its multiplier keeps growing, or if the answer misses one by far."""
 
     def __init__(self, names: tuple[str, ...], limits: Limits) -> None:
         self.names, self.limits = names, limits
@@ -223,6 +253,24 @@ class Watch:
             weight = torch.where(missed, state.multipliers * state.reach, -torch.inf)  # of μ_j f_j, in any unit
             order = weight.argsort(descending=True)[: int(missed.sum())]
             warn(self._describe(state, step, order.tolist()), LimitWarning)
+
+    def conclude(self, late: Tensor, state: LimitsState, step: int) -> None:
+        """Check the answer after a step: losses of the last eighth of the steps, (n, m), and the state."""
+        if step < EARLIEST or self.due == math.inf:
+            return
+        errors = (2 * state.noise / state.steps).sqrt().tolist()
+        sure = {i: SURE * error for i, error in zip(self.limits.where, errors, strict=True)}
+        shares = missed(self.limits, late, state)
+        far = sorted((i for i, share in shares.items() if share - sure[i] > FAR), key=lambda i: -shares[i])
+        if far:
+            self.due = math.inf
+            each = ", ".join(f"{spoken(self.names[i])} by {100 * shares[i]:.0f} %" for i in far)
+            warn(
+                f"the answer comes from steps that miss limits by far: {each}, on average over the last {step // 8} "
+                "steps (missed/… in mol.metrics()). More steps or a lower learning rate may help. If not, loosen "
+                f"{spoken(self.names[far[0]])} or give the model more to learn with; this is said once",
+                LimitWarning,
+            )
 
     def _describe(self, state: LimitsState, step: int, missed: list[int]) -> str:
         """The message for missed limits, the one that weighs most first."""
@@ -255,29 +303,45 @@ is in balance, whatever its λ. The largest falls if its mean over the later win
 UNITS, MANY = 10.0, 10
 """A loss UNITS times smaller than the largest may have another unit. With more than MANY objectives it is usual that
 most are better than asked for: nothing is said if one in MANY has a gradient."""
+YOUNG, GROWN = 100, 1000
+"""The first and the last step of the looks for wrong units; then the windows are judged."""
+APART = 30.0
+"""Losses APART times apart from the first step on have different units, whatever the preference."""
+TINY, ROSE, STUCK = 100.0, 3.0, 0.9
+"""A first loss TINY times smaller than the others is no unit if the loss then rises to ROSE times its least value, near
+the largest weighted loss, while all others stay above STUCK of their start."""
 
 
 class Balance:
     """Warns once about an objective that has had hardly any gradient for a long time; `step` is the current one.
 
     With mini-batches λ flickers: means over windows count, not single steps. While the largest weighted loss still
-    falls, a faint gradient of the others is what was asked for; none at all is said in any case.
+    falls, a faint gradient of the others is what was asked for; none at all is said in any case. Wrong units show
+    earlier, in the first steps of a run.
     """
 
     def __init__(self, names: tuple[str, ...], preference: Tensor, units: Units, step: int = 0) -> None:
         self.names, self.units = names, units
-        self.due: float = step + EVERY
-        """The step of the next look."""
+        self.due: float = step + EVERY if step else 1
+        """The step of the next look; the first step of a run has one, to know where the losses start."""
         self._w = preference.double()
+        self._first: Tensor | None = None
+        """f̃ of the first step, (m,); None in a run that was resumed or has another preference."""
+        self._least = torch.full_like(self._w, torch.inf)
+        """The least f̃ so far, (m,)."""
         self._sums, self._looks = torch.zeros(2, len(preference), dtype=torch.float64), 0
         """Of λ and f̃ in this window, (2, m), and the number of looks."""
         self._windows: list[Tensor] = []
         """The means of λ and f̃ in the last windows, each (2, m)."""
 
-    def look(self, weights: Tensor, losses: Tensor, step: int) -> None:
-        """Look at λ and f̃ (m,) after a step."""
-        self.due = step + EVERY
+    def look(self, weights: Tensor, losses: Tensor, step: int, unit: Tensor) -> None:
+        """Look at λ and f̃ (m,) after a step, and at their units u (m,)."""
+        self.due = step + EVERY if step > 1 else EVERY
         if not bool(torch.isfinite(losses).all()):
+            return
+        if step <= GROWN:
+            self._look_early(weights.double(), losses.double(), step, unit.double())
+        if step == 1:
             return
         self._sums += torch.stack((weights.double(), losses.double()))
         self._looks += 1
@@ -287,6 +351,59 @@ class Balance:
         self._sums, self._looks = torch.zeros_like(self._sums), 0
         if len(self._windows) == WINDOWS:
             self._check(*torch.stack(self._windows, 1))
+
+    def _look_early(self, weights: Tensor, losses: Tensor, step: int, unit: Tensor) -> None:
+        """Warn of wrong units: λ and f̃ after one of the first steps, and u, all (m,)."""
+        if step == 1:
+            self._first = losses
+        self._least = torch.minimum(self._least, losses)
+        if self._first is None or step < YOUNG:
+            return
+        if self.units.units is None:
+            self._check_apart(weights, losses, self._first, step)
+        elif self.units.units == "start" and len(unit) > 1:
+            self._check_start(losses, unit, step)
+
+    def _check_apart(self, weights: Tensor, losses: Tensor, first: Tensor, step: int) -> None:
+        """Warn if an objective has hardly any gradient since another is far larger, from the first step on."""
+        m, top = len(self._w), int((self._w * losses).argmax())
+        starved = (weights < FAINT / m) & (self._w > 0)
+        if m > MANY and int((~starved & (self._w > 0)).sum()) * MANY >= m:
+            return
+        pairs = ((first, losses), (self._w * first, self._w * losses))
+        least = torch.stack([f[top] / f for pair in pairs for f in pair]).amin(0)
+        apart = torch.where(starved & (first > 0) & (losses > 0), least, 0.0)
+        if not bool((apart > APART).any()):
+            return
+        self.due = math.inf
+        worst = int(apart.argmax())
+        name, largest, others = spoken(self.names[worst]), spoken(self.names[top]), int((apart > APART).sum()) - 1
+        warn(
+            f"{name} has hardly any gradient after {step} steps{_like_it(others)}: the loss of {largest} was "
+            f"{_times(first[top] / first[worst])} times as large in the first step, and is "
+            f"{_times(losses[top] / losses[worst])} times as large now. What to do: if they have different units, "
+            'give units="start", or units= as numbers where a loss starts near 0 and rises, such as a KL term '
+            "(docs/howto/units.md); this is said once",
+            BalanceWarning,
+        )
+
+    def _check_start(self, losses: Tensor, unit: Tensor, step: int) -> None:
+        """Warn if an objective with a tiny first loss rises, and this keeps all others where they started."""
+        small = int(unit.argmin())
+        others = torch.arange(len(unit)) != small
+        times, weighted = unit[others].min() / unit[small], self._w * losses
+        rose = losses[small] > ROSE * self._least[small] and 2 * weighted[small] > weighted.amax()
+        if bool(times < TINY) or not bool(rose) or bool((self._least[others] < STUCK).any()):
+            return
+        self.due = math.inf
+        name, start = spoken(self.names[small]), float(unit[small])
+        warn(
+            f'{name} started at {start:.2g}, its unit by units="start", {_times(times)} times less than any other. '
+            f"It rises, and after {step} steps no other loss has fallen by {100 * (1 - STUCK):.0f} %. What to do: a "
+            "loss that starts near 0 and rises, such as a KL term, needs its unit as a number in units= "
+            "(docs/howto/units.md); this is said once",
+            BalanceWarning,
+        )
 
     def _check(self, weights: Tensor, losses: Tensor) -> None:
         """Warn if λ and f̃ of the last windows, (WINDOWS, m), show an objective without gradient."""
@@ -308,7 +425,7 @@ class Balance:
 
     def _describe(self, worst: int, top: int, faint: float, below: float, losses: Tensor, others: int) -> str:
         name, largest = spoken(self.names[worst]), spoken(self.names[top])
-        more = f" ({others} more {'objective is' if others == 1 else 'objectives are'} like it)" if others else ""
+        more = _like_it(others)
         loss = float(losses[worst])
         starved = (
             f"{name} has had hardly any gradient for {WINDOWS * LOOKS * EVERY} steps: its weight λ was {faint:.1g} on "
@@ -337,3 +454,12 @@ class Balance:
         return (
             " lies below its ideal point" if raw is None else f", {float(raw[i]):.3g}, lies below its ideal={ideal:.3g}"
         )
+
+
+def _like_it(others: int) -> str:
+    return f" ({others} more {'objective is' if others == 1 else 'objectives are'} like it)" if others else ""
+
+
+def _times(ratio: Tensor) -> str:
+    """A large ratio with two digits, such as 1,200."""
+    return f"{float(f'{float(ratio):.2g}'):,.0f}"

@@ -6,17 +6,20 @@ import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple, ParamSpec
 
+import numpy as np
 import torch
+from numpy.typing import ArrayLike
 from torch import Tensor, nn
 
 from equipoise import preference as preferences
+from equipoise.batch import wide_dtype
 from equipoise.conversion import Average, Conversion
 from equipoise.conversion.protocol import check_planned
 from equipoise.errors import require, warn
 from equipoise.registry import Method, resolve
 from equipoise.train.parameters import Parameters
 from equipoise.units import Unit, Units, Zero
-from equipoise.weighting import Limits, Linear, Weighting
+from equipoise.weighting import Limits, Linear, SelfTuned, Weighting
 from equipoise.weighting.limits import Limit
 
 __all__ = [
@@ -26,6 +29,7 @@ __all__ = [
     "Losses",
     "Preference",
     "Store",
+    "Values",
     "Wish",
     "check_choices",
     "check_graph",
@@ -37,6 +41,7 @@ __all__ = [
     "limit",
     "read_change",
     "read_limits",
+    "read_numbers",
     "read_preference",
     "show_call",
     "stack_counts",
@@ -54,7 +59,9 @@ Preference = Tensor | Sequence[float] | Mapping[str, float]
 Store = Literal["device", "host"] | os.PathLike[str]
 """Where copies live: on the device of the model, in host memory, or in a folder."""
 Losses = Tensor | Sequence[Tensor] | Mapping[str, Tensor]
-"""One loss per objective: a tensor (m,), or numbers in their order or by name."""
+"""One loss per objective: a tensor (m,), or numbers by name, or in a list if the objectives have no names."""
+Values = Losses | ArrayLike | Mapping[str, float]
+"""Losses that need no graph: floats and arrays too."""
 Counts = Tensor | Sequence[float] | Mapping[str, float]
 """How many samples each loss is the mean of, 0 for an absent objective."""
 
@@ -135,7 +142,7 @@ class Wish(NamedTuple):
 def read_preference(preference: object, names: Sequence[str] | None) -> Wish:
     """A preference with the names of its objectives, or a ValueError."""
     given = None if names is None else tuple(names)
-    numbers: Any = preference
+    numbers: Any = (preference := _without_pandas(preference))
     rule = f"preference must have one number per objective: {CALL}"
     if isinstance(preference, Mapping):
         keys, numbers = tuple(preference), list(preference.values())
@@ -155,9 +162,18 @@ def read_preference(preference: object, names: Sequence[str] | None) -> Wish:
     return Wish(w, given)
 
 
+def _without_pandas(preference: object) -> object:
+    """A Series of pandas as a mapping if its index has names, else as a list; anything else unchanged."""
+    if not hasattr(preference, "to_dict"):
+        return preference
+    entries = preference.to_dict()
+    return entries if all(isinstance(key, str) for key in entries) else list(entries.values())
+
+
 def read_change(preference: object, wish: Wish, *, limited: bool) -> Wish:
     """Another preference for the objectives of `wish`, or a ValueError."""
     require(not limited, "the preference of a run with limits must stay: make a new MultiObjective", "another one")
+    preference = _without_pandas(preference)
     if isinstance(preference, Mapping):
         rule = "preference must be a list, as the objectives of this run have no names"
         require(wish.names is not None, rule, list(preference))
@@ -199,7 +215,13 @@ def limit(method: Choice, limits: tuple[Limit, ...], units: Unit, ideal: Zero) -
     conversion = Average(power=8.0) if method is None else found.conversion
     rule = "with limits the conversion must be Average() or Last(): others choose by the free losses alone"
     require(conversion.records != "before", rule, conversion)
-    return Method(Limits(limits, found.weighting), conversion)
+    weighting = Limits(limits, found.weighting)
+    if len(weighting.free) == 1 and not isinstance(found.weighting, SelfTuned | Linear):
+        warn(
+            f"method weights the free losses alone, and there is one: {type(found.weighting).__name__} has no effect. "
+            "Put the losses that it should weigh into the preference"
+        )
+    return Method(weighting, conversion)
 
 
 def choose_method(method: object) -> Method:
@@ -247,7 +269,8 @@ def check_units(units: Unit, ideal: Zero, m: int, names: tuple[str, ...] | None)
 
 def check_choices(every: int | None, check: str, on_nonfinite: str, store: object, on_store_error: str) -> None:
     """Raise ValueError for an unknown choice or combination of choices."""
-    require(every is None or every >= 1, "every must be None or at least 1", every)
+    sound = every is None or (hasattr(every, "__index__") and every >= 1)
+    require(sound, "every must be None or at least 1", lambda: repr(every))
     require(check in {"auto", "now", "deferred"}, 'check must be "auto", "now" or "deferred"', check)
     require(on_nonfinite in {"raise", "skip"}, 'on_nonfinite must be "raise" or "skip"', on_nonfinite)
     sound = on_nonfinite == "raise" or check != "deferred"
@@ -286,10 +309,13 @@ def stack_losses(
         assert names is not None  # noqa: S101
         losses = losses if counts is None else _with_absent(losses, counts, names)
         require(losses.keys() == set(names), f"losses must have the names {list(names)}", list(losses))
-        losses = _stacked({name: losses[name] for name in names})
+        losses = _stacked({name: losses[name] for name in names}, device)
     elif isinstance(losses, list | tuple):
+        shown = ", ".join(f"{name!r}: …" for name in (names or ())[:3]) + (", …" if m > 3 else "")
+        rule = f"losses must be by name, {{{shown}}}, or one tensor in their order, as the objectives have names"
+        require(names is None, rule, lambda: f"a {type(losses).__name__}")
         require(len(losses) == m, f"losses must have {m} entries, as the preference has", len(losses))
-        losses = _stacked(dict(enumerate(losses)))
+        losses = _stacked(dict(enumerate(losses)), device)
     rule = "losses must be a tensor (m,), numbers in a list, or a mapping by name"
     require(isinstance(losses, Tensor), rule, lambda: type(losses))
     assert isinstance(losses, Tensor)  # noqa: S101
@@ -300,37 +326,69 @@ def stack_losses(
     return losses
 
 
+def read_numbers(losses: Any, device: torch.device) -> Any:  # noqa: ANN401
+    """Losses that need no graph as tensors: a float, such as the mean over an epoch, becomes one; or a ValueError."""
+    if isinstance(losses, Tensor):
+        return losses
+    if hasattr(losses, "__array__"):
+        return torch.as_tensor(np.asarray(losses), dtype=wide_dtype(device), device=device)
+
+    def number(key: Any, loss: Any) -> Tensor:  # noqa: ANN401
+        shape = () if isinstance(loss, float | int) else tuple(getattr(loss, "shape", (None,)))
+        found = type(loss).__name__ if shape == (None,) else shape
+        require(shape == (), f"losses[{key!r}] must be one number, as a tensor or a float", found)
+        return loss if isinstance(loss, Tensor) else torch.tensor(float(loss), dtype=wide_dtype(device), device=device)
+
+    if isinstance(losses, Mapping):
+        return {key: number(key, loss) for key, loss in losses.items()}
+    if isinstance(losses, list | tuple):
+        return [number(key, loss) for key, loss in enumerate(losses)]
+    return losses
+
+
 def _with_absent(losses: Mapping[str, Tensor], counts: Counts, names: tuple[str, ...]) -> Mapping[str, Tensor]:
     """Losses by name, with 0 for those that are missing and have the count 0."""
     missing = [name for name in names if name not in losses]
     like = next(iter(losses.values()), None)
     if not missing or not isinstance(like, Tensor):
         return losses
-    numbers = counts if isinstance(counts, Mapping) else dict(zip(names, counts, strict=False))
+    numbers = _by_name(counts, names)
     absent = [name for name in missing if name in numbers and float(numbers[name]) == 0]
     return {**losses, **dict.fromkeys(absent, torch.zeros_like(like))}
 
 
-def _stacked(losses: Mapping[Any, Any]) -> Tensor:
-    """Numbers as one tensor (m,)."""
+def _stacked(losses: Mapping[Any, Any], device: torch.device) -> Tensor:
+    """Numbers on the device as one tensor (m,)."""
     for key, loss in losses.items():
         found = tuple(loss.shape) if isinstance(loss, Tensor) else type(loss).__name__
         rule = f"losses[{key!r}] must be a tensor of shape () with its graph: a mean over the batch, not .item()"
         require(found == (), rule, found)
+        rule = f"losses[{key!r}] must be on the device {device} of this MultiObjective, which .to() changes"
+        require(loss.device == device, rule, loss.device)
     return torch.stack(list(losses.values()))
 
 
 _NO_GRAPH = "losses without a graph: detached, or computed under torch.no_grad() or inside torch.vmap"
 
 
-def check_graph(losses: Losses, stacked: Tensor, *, counted: bool) -> None:
-    """Raise ValueError unless every loss can be differentiated; with counts, absent ones need no graph."""
+def check_graph(losses: Losses, stacked: Tensor, counts: Counts | None, names: tuple[str, ...] | None) -> None:
+    """Raise ValueError unless every loss can be differentiated; those of count 0 need no graph."""
     require(torch.is_grad_enabled(), "losses must be computed and passed in with gradients enabled", "torch.no_grad()")
     require(stacked.requires_grad, "losses must require grad", _NO_GRAPH)
-    if not isinstance(losses, Tensor) and not counted:
-        single: Iterable[tuple[Any, Tensor]] = losses.items() if isinstance(losses, Mapping) else enumerate(losses)
-        constant = [key for key, loss in single if not loss.requires_grad]
-        require(not constant, "every loss must require grad", f"{constant} without a graph")
+    if isinstance(losses, Tensor):
+        return
+    keys: Sequence[Any] = names or range(len(stacked))
+    single = losses.items() if isinstance(losses, Mapping) else zip(keys, losses, strict=True)
+    constant = [key for key, loss in single if not loss.requires_grad]
+    if constant and counts is not None:
+        there = {} if isinstance(counts, Tensor) and counts.device.type != "cpu" else _by_name(counts, keys)
+        constant = [key for key in constant if float(there.get(key, 0)) > 0]  # reading a device would wait for it
+    found = f"{constant} without a graph: detached, or a rate, which gets one by eq.proxy"
+    require(not constant, f"every loss must require grad{'' if counts is None else ' where its count is not 0'}", found)
+
+
+def _by_name(counts: Counts, names: Iterable[Any]) -> Mapping[Any, float | Tensor]:
+    return counts if isinstance(counts, Mapping) else dict(zip(names, counts, strict=False))
 
 
 def stack_counts(counts: Counts, names: tuple[str, ...] | None, like: Tensor) -> Tensor:

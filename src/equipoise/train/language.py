@@ -7,7 +7,7 @@ from torch.nn.functional import cross_entropy
 
 from equipoise.errors import require
 from equipoise.train.distributed import Group, ranks
-from equipoise.train.groups import check_range, means, weigh_gradient, whole
+from equipoise.train.groups import check_range, means, weigh_gradient, whole, with_counts
 
 __all__ = ["count_tokens", "step_shares", "token_losses"]
 
@@ -66,7 +66,7 @@ def token_losses(
         rule = f"share must be one number per domain, of shape ({m},)"
         require(share.shape == (m,), rule, lambda: tuple(share.shape))
         losses = weigh_gradient(losses, share)
-    return losses, counts
+    return with_counts(losses, counts)
 
 
 def count_tokens(labels: Tensor, domains: Tensor, m: int, *, ignore_index: int = IGNORED) -> Tensor:

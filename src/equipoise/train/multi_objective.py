@@ -16,7 +16,7 @@ from equipoise.train.archive import Archive, open_slots
 from equipoise.train.distributed import Group, everywhere
 from equipoise.train.history import History, describe_limits, describe_step
 from equipoise.train.hooks import Attached, release
-from equipoise.train.inputs import Choice, Counts, Losses, Preference, Store
+from equipoise.train.inputs import Choice, Counts, Losses, Preference, Store, Values
 from equipoise.train.run import Course, Run
 from equipoise.units import Unit, Zero
 from equipoise.weighting import Limits, Weighting
@@ -156,7 +156,8 @@ class MultiObjective:
         """The scalar to differentiate.
 
         Args:
-            losses: f at the current parameters: a tensor (m,), or numbers in a list or by name, with their graph.
+            losses: f at the current parameters, with their graph: a tensor (m,), as of `group_losses`, in the order of
+                the preference; or numbers by name, or in a list if the objectives have no names.
             counts: How many samples each loss is the mean of on this rank, 0 for an absent objective, whose loss may be
                 missing if losses are given by name; by default the same for all objectives, calls and ranks.
 
@@ -171,19 +172,19 @@ class MultiObjective:
         """
         return self._run.call(losses, counts)
 
-    def record(self, losses: Losses, counts: Counts | None = None) -> None:
+    def record(self, losses: Values, counts: Counts | None = None) -> None:
         """Record the current parameters with these losses instead of the training losses.
 
         For losses on a fixed held-out batch or on all data. From then on only this method records: iterates with
         different kinds of losses would not be comparable.
 
         Args:
-            losses: f at the current parameters, a tensor (m,), or numbers in a list or by name; no graph is needed.
+            losses: f at the current parameters, as in a call; no graph is needed, and floats will do.
             counts: As in a call.
         """
         self._run.record(losses, counts)
 
-    def steer(self, losses: Losses, counts: Counts | None = None) -> None:
+    def steer(self, losses: Values, counts: Counts | None = None) -> None:
         """Update λ with these losses, such as losses on held-out data, instead of the training losses.
 
         Call it before the first step and then every n steps. From the first call on, only these losses move λ, and
@@ -195,7 +196,7 @@ class MultiObjective:
         cheap, call it in every step (docs/howto/held-out-losses.md has the numbers).
 
         Args:
-            losses: f at the current parameters, a tensor (m,), or numbers in a list or by name; no graph is needed.
+            losses: f at the current parameters, as in a call; no graph is needed, and floats will do.
             counts: As in a call: an objective with 0 keeps its last steered loss.
 
         Raises:
@@ -239,7 +240,8 @@ class MultiObjective:
     def solution_weights(self) -> Iterator[None]:
         """A context in which the model holds the answer; parameters and buffers are restored on exit.
 
-        For evaluation. Calls of `mol` and steps inside raise ValueError: the exit would undo them.
+        For evaluation. Calls of `mol` and steps inside raise ValueError: the exit would undo them. A `state_dict()` of
+        the model taken inside refers to the model's own tensors, which change on exit: copy it, or use `solution`.
         """
         run = self._run
         with shards.swapped(run.params(), self.model, run.answer() | run.statistics):
@@ -256,7 +258,11 @@ class MultiObjective:
         (loaded, or inside `solution_weights`), it gets them too; otherwise it is left unchanged.
 
         Args:
-            loader: Batches for the model, or tuples that begin with one.
+            loader: The batches that you train on, as drawn by the same sampler: inputs of the model, or tuples that
+                begin with them.
+
+        Raises:
+            ValueError: If there are no batches, or others, such as dicts; nothing is changed.
         """
         run, params, answer = self._run, self._run.params(), self._run.answer()
         holds = shards.holds(params, answer)
@@ -386,27 +392,29 @@ class MultiObjective:
         above = run.above(run.measured())
         described = describe_step(run.labels, run.wish.w, losses, above, run.coefficients, run.duals())
         if isinstance(run.weighting, Limits):
-            described |= describe_limits(run.labels, run.weighting, run.losses, run.weights.state)
+            late = run.history.late(run.step)
+            described |= describe_limits(run.labels, run.weighting, run.losses, late, run.weights.state)
         size = archive_size(self.conversion, run.archive.numbers)
         described |= {"skipped": run.skipped} if run.course.skips else {}
         return {"step": self.step, **described, **({} if size is None else {"archive": int(size)})}
 
-    def weighted(self, losses: Losses) -> Tensor:
+    def weighted(self, losses: Values) -> Tensor:
         """w_i (f_i − z_i)/u_i of any losses, such as held-out ones, (m,) on the host; nothing moves.
 
         Their maximum is what the run makes small: judge by it when to stop.
 
         Args:
-            losses: f, a tensor (m,), or numbers in a list or by name; no graph is needed.
+            losses: f, as in a call; no graph is needed, and floats will do.
 
         Examples:
             >>> mol = eq.MultiObjective(torch.nn.Linear(1, 1), None, {"left": 0.25, "right": 0.75}, units=[2.0, 1.0])
-            >>> mol.weighted({"left": torch.tensor(4.0), "right": torch.tensor(1.0)}).tolist()
+            >>> mol.weighted({"left": 4.0, "right": 1.0}).tolist()
             [0.5, 0.75]
         """
         run = self._run
         run.settle()
-        f = inputs.stack_losses(losses, run.wish.names, len(run.wish.w), run.device).detach().cpu()
+        numbers = inputs.read_numbers(losses, run.device)
+        f = inputs.stack_losses(numbers, run.wish.names, len(run.wish.w), run.device).detach().cpu()
         return run.wish.w.to(torch.float64) * run.above(f)
 
     # Checkpoints ------------------------------------------------------------------------------

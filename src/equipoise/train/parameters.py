@@ -51,6 +51,9 @@ class Parameters:
         _check_fsdp(model)
         reshard(model)
         known = dict(model.named_parameters())
+        lazy = [name for name in known if nn.parameter.is_lazy(known[name])]
+        rule = "model must have initialised parameters: call a lazy one with a batch first"
+        require(not lazy, rule, lambda: f"{lazy} without a shape")
         self.sharded = any(is_sharded(p) for p in known.values())
         """Whether parameters are shards of FSDP2."""
         if names is None:
@@ -141,15 +144,43 @@ def holds(params: Mapping[str, Tensor], answer: Mapping[str, Tensor]) -> bool:
 
 
 def recalibrated(model: nn.Module, loader: Iterable[object], device: torch.device) -> dict[str, Tensor]:
-    """Recompute the model's BatchNorm statistics in one pass over the data; returns copies by name."""
-    update_bn(loader, model, device=device)
-    norms = nn.modules.batchnorm._BatchNorm
+    """Recompute the model's BatchNorm statistics in one pass over the data; returns copies by name.
+
+    If it raises, the model is as it was.
+    """
+    kind = nn.modules.batchnorm._BatchNorm
+    norms = {path: module for path, module in model.named_modules() if isinstance(module, kind)}
+    if not norms:
+        return {}
+    batches = _batches(loader)
+    first = next(batches, None)
+    require(first is not None, "loader must give at least one batch", "none (an iterator that is used up?)")
+    before = {module: (module.momentum, [x.clone() for x in module.buffers()]) for module in norms.values()}
+    training = model.training
+    try:
+        update_bn(chain([first], batches), model, device=device)
+    except BaseException:
+        for module, (momentum, buffers) in before.items():
+            module.momentum = momentum
+            for x, old in zip(module.buffers(), buffers, strict=True):
+                x.copy_(old)
+        model.train(training)
+        raise
     return {
         f"{path}.{name}" if path else name: buffer.detach().clone()
-        for path, module in model.named_modules()
-        if isinstance(module, norms)
+        for path, module in norms.items()
         for name, buffer in module.named_buffers(recurse=False)
     }
+
+
+def _batches(loader: Iterable[object]) -> Iterator[object]:
+    """The inputs in batches of a loader, or a ValueError."""
+    rule = "loader must give batches for the model, or tuples that begin with one: take a part of each batch, such as "
+    for batch in loader:
+        found = batch[0] if isinstance(batch, list | tuple) and batch else batch
+        kind = f"a {type(found).__name__}"
+        require(hasattr(found, "to"), rule + '(batch["x"] for batch in loader)', kind)
+        yield found
 
 
 # Shards of FSDP2 -----------------------------------------------------------------------------

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from equipoise.errors import BalanceWarning, warn
+from equipoise.train.groups import counts_of
 from equipoise.train.nonfinite import spoken
 
 __all__ = ["Presence"]
@@ -17,7 +18,9 @@ LITTLE = 0.01
 
 
 class Presence:
-    """Warns once about objectives without samples, and once about steps that have hardly any gradient for that reason.
+    """Warns about objectives without samples, each once.
+
+    If one never comes, if steps have hardly any gradient because it is not there, and if its counts are left out.
 
     Args:
         names: The objectives.
@@ -31,7 +34,9 @@ class Presence:
         """Steps in which each objective was present."""
         self._missed = torch.zeros(len(names))
         """Coefficients of absent objectives, summed over the steps with hardly any gradient since the last check."""
-        self._told_absent = self._told_faint = False
+        self._told_absent = self._told_faint = self._told_counts = False
+        self._calls = 0
+        """Calls that left out counts."""
 
     def look(self, present: Tensor, coefficients: Tensor, losses: Tensor) -> None:
         """Count a step: which objectives are present, c, and the latest losses, on the host, (m,)."""
@@ -53,6 +58,29 @@ class Presence:
         if never and self._steps > 0 and not self._told_absent:
             self._told_absent = True
             warn(f"{self.explain(never, self._steps)}; this is said once", BalanceWarning)
+
+    def look_for_counts(self, losses: Tensor, *, waits: bool) -> None:
+        """Warn once of losses that are passed without their counts, and are 0 for a group without samples.
+
+        Args:
+            losses: What was passed in.
+            waits: Whether the host would wait for a device; then a few calls are looked at.
+        """
+        counts = counts_of(losses)
+        if counts is None or self._told_counts:
+            return
+        self._calls += 1
+        if waits and self._calls % EVERY != 1:
+            return
+        absent = (counts == 0).nonzero().flatten().tolist()
+        if absent:
+            self._told_counts = True
+            warn(
+                f"{spoken(self.names[absent[0]])} has no samples in this batch, and without counts its loss is taken "
+                "for 0: pass both values that eq.group_losses or eq.token_losses returns, mol(losses, counts); this is "
+                "said once",
+                BalanceWarning,
+            )
 
     def _warn_of_faint(self) -> None:
         faint, missed = self._faint, self._missed

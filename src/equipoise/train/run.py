@@ -28,7 +28,7 @@ from equipoise.train.distributed import Group, Seen, everywhere, mean_losses, me
 from equipoise.train.gradients import directed, jacobian_rows
 from equipoise.train.history import Balance, History, Watch, scaled
 from equipoise.train.hooks import Attached
-from equipoise.train.inputs import Counts, Losses, Wish, check_graph, stack_counts, stack_losses
+from equipoise.train.inputs import Counts, Losses, Values, Wish, check_graph, read_numbers, stack_counts, stack_losses
 from equipoise.train.nonfinite import Floor, check_gradients, check_start, is_finite, nonfinite, refuse
 from equipoise.train.parameters import Parameters, local
 from equipoise.train.presence import Presence
@@ -176,7 +176,7 @@ class Run:
             self._check_block("a call of mol")
         f = stack_losses(losses, self.wish.names, len(self.wish.w), self.device, counts)
         if not (torch.is_grad_enabled() and f.requires_grad and f is losses):
-            check_graph(losses, f, counted=counts is not None)
+            check_graph(losses, f, counts, self.wish.names)
         if self._taken is not None or self._unseen or self.archive.busy:
             self.settle()
         with self.exactly():
@@ -206,7 +206,7 @@ class Run:
         scalar.grad_fn.register_prehook(partial(_differentiated, self, self._next, call))
         return scalar
 
-    def record(self, losses: Losses, counts: Counts | None) -> None:
+    def record(self, losses: Values, counts: Counts | None) -> None:
         """Record the current parameters with these losses."""
         self.check_open()
         self.settle()
@@ -220,7 +220,7 @@ class Run:
             self._hold(aside=False)
             self.archive.commit(*self._in_units(mean))
 
-    def steer(self, losses: Losses, counts: Counts | None) -> None:
+    def steer(self, losses: Values, counts: Counts | None) -> None:
         """Update λ with these losses instead of those of the steps."""
         self.check_open()
         self.settle()
@@ -238,9 +238,9 @@ class Run:
             self.weights.update(self._in_units(mean))
             self.steered = mean.values if mean.mask is None else torch.where(mean.mask, mean.values, self.steered)
 
-    def _given(self, losses: Losses, counts: Counts | None, *, steers: bool = False) -> Mean | None:
+    def _given(self, losses: Values, counts: Counts | None, *, steers: bool = False) -> Mean | None:
         """Losses given to `record` or `steer`, on the host; they set units that are still missing. None: left out."""
-        f = stack_losses(losses, self.wish.names, len(self.wish.w), self.device, counts)
+        f = stack_losses(read_numbers(losses, self.device), self.wish.names, len(self.wish.w), self.device, counts)
         with self.exactly():
             call = self._measure(f, counts)
             values, mask = call.values.wait(), call.present()
@@ -254,6 +254,8 @@ class Run:
             return Mean(values, mask)
 
     def _measure(self, f: Tensor, counts: Counts | None) -> Call:
+        if counts is None and hasattr(f, "_counts") and self.presence is not None:
+            self.presence.look_for_counts(f, waits=not self.at_once)
         # Copied: the caller may overwrite the losses before the step is committed.
         values = f.detach().to(self.wish.w.dtype, copy=not self.weights.known)
         if counts is None and not (dist.is_available() and dist.is_initialized()):  # as in most loops
@@ -348,7 +350,9 @@ class Run:
             self._check_block("optimizer.step()")
         if not calls or self._cleared():
             rule = "optimizer.step() must follow a call of mol and its backward pass, or mol.close()"
-            found = "that its gradients were cleared before the step" if calls else "none since the last step"
+            found = "that its gradients were cleared before the step"
+            if not calls:
+                found = "none since the last step; a penalty is added to the scalar, (mol(losses) + penalty).backward()"
             require(False, rule, found)  # noqa: FBT003
         with self.exactly():
             skipped = getattr(optimizer, "found_inf", None)
@@ -474,7 +478,7 @@ class Run:
         if self.watch is not None and self.step >= self.watch.due:
             self.watch.look(self.weights.state, self.step)
         if weights is not None and self.step >= self.balance.due:
-            self.balance.look(weights, self.above(self.measured()), self.step)
+            self.balance.look(weights, self.above(self.measured()), self.step, self.scale.unit)
 
     def _hold(self, *, aside: bool) -> None:
         params, self.statistics = self.params(), {}
@@ -495,9 +499,9 @@ class Run:
         """Forget the earlier calls of the step if their gradients were cleared."""
         if self.attached is None:  # without an optimizer each call is a step: a call that failed left these
             self.discard()
-        elif self._cleared():
-            self._next = Step(left_out=self._next.left_out)
-            self._count_unstepped()
+        elif self._cleared() or self._zeroed():
+            number, self._next = len(self._next.calls), Step(left_out=self._next.left_out)
+            self._count_unstepped(number)
 
     def _cleared(self) -> bool:
         assert self.attached is not None  # noqa: S101
@@ -507,9 +511,17 @@ class Run:
                     return False
         return True
 
-    def _count_unstepped(self) -> None:
-        self._unstepped += 1
-        if self._unstepped == UNSTEPPED:
+    def _zeroed(self) -> bool:
+        """Whether `zero_grad(set_to_none=False)` cleared the gradients; looked at after every few calls."""
+        may_wait = self.at_once or self.step == 0
+        if len(self._next.calls) % UNSTEPPED or not may_wait or self.params.sharded:
+            return False
+        gradients = (p.grad for p in self.trained() if p.grad is not None)
+        return not any(g.is_sparse or bool(g.any()) for g in gradients)
+
+    def _count_unstepped(self, number: int = 1) -> None:
+        before, self._unstepped = self._unstepped, self._unstepped + number
+        if before < UNSTEPPED <= self._unstepped:
             warn(
                 f"{UNSTEPPED} backward passes of mol in a row were not followed by a step of its optimizer, so nothing "
                 "is recorded and λ stays: is another optimizer stepped? Make a new MultiObjective with that one"
@@ -546,6 +558,8 @@ class Run:
                 why = "no optimizer.step() followed a call of mol and its backward pass"
             where = f"the model after step {since}, when the preference changed" if since else "where the run began"
             warn(f"nothing was recorded: {why}. The solution is {where}")
+        if self.watch is not None:
+            self.watch.conclude(self.history.late(self.step), self.weights.state, self.step)
         return self.archive.output(self.wish.w)
 
     def last_coefficients(self) -> Tensor:

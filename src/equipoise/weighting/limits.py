@@ -291,7 +291,7 @@ class Limits(Weighting[LimitsState]):
         return tuple(float(i == j) for i in self.free for j in range(len(self.limits)))
 
 
-def proxy(loss: Tensor, value: Tensor) -> Tensor:
+def proxy(loss: Tensor, value: Tensor | float) -> Tensor:
     """A loss with the value of one quantity and the gradient of another.
 
     For a rate without a useful gradient, such as an error rate: the limit and its multiplier see the rate, and the
@@ -299,7 +299,7 @@ def proxy(loss: Tensor, value: Tensor) -> Tensor:
 
     Args:
         loss: The smooth loss, with its graph.
-        value: The quantity itself, of the same shape.
+        value: The quantity itself, of the same shape; a float where the loss is one number.
 
     Examples:
         >>> score = torch.tensor([0.3, -0.2, 0.5], requires_grad=True)  # of positive samples
@@ -310,6 +310,8 @@ def proxy(loss: Tensor, value: Tensor) -> Tensor:
         >>> [round(g, 3) for g in score.grad.tolist()]
         [-0.333, -0.333, -0.333]
     """
+    require(isinstance(loss, Tensor), "loss must be a tensor with its graph", lambda: f"a {type(loss).__name__}")
+    value = torch.as_tensor(value)
     require(
         value.shape == loss.shape, f"value must have the shape of the loss, {tuple(loss.shape)}", tuple(value.shape)
     )
@@ -324,7 +326,7 @@ def _limit(given: Any) -> Limit:  # noqa: ANN401
     numbers = [_plain(x) for x in (given if pair else [given])]
     rule = "a limit must be a finite number, a pair (least, most) with least < most, or None"
     sound = all(isinstance(x, float | int) and not isinstance(x, bool) and math.isfinite(x) for x in numbers)
-    require(sound and len(numbers) == 1 + pair and not (pair and numbers[0] >= numbers[1]), rule, given)
+    require(sound and len(numbers) == 1 + pair and not (pair and numbers[0] >= numbers[1]), rule, lambda: repr(given))
     return (float(numbers[0]), float(numbers[1])) if pair else float(numbers[0])
 
 
