@@ -127,8 +127,8 @@ def test_a_jump_after_several_falls_shortens_steps_for_a_trial():
     found, _ = run(weighting, sawtooth(2_000), HALF)
     total = found.sum(-1) / 0.5
     assert torch.equal(total[:301], torch.ones(301).double())  # the first step that could be shortened is the 302nd
-    assert total[301:401].min() == 0.125
-    assert (total[301:401] <= 0.125 * 1.002**100).all()
+    assert total[301:401].min() == 0.25
+    assert (total[301:401] <= 0.25 * 1.002**100).all()
     assert torch.allclose(total[402:], torch.ones(1_598).double(), rtol=0.2)  # recovers fully by 0.2 % a step
     assert torch.equal(total[600:], torch.ones(1_400).double())
 
@@ -137,7 +137,7 @@ def test_shorter_steps_stay_where_they_end_the_jumps():
     calm = torch.full((400, 2), 0.5).double()
     found, _ = run(eq.SelfTuned(youth=0), torch.cat([sawtooth(301), calm]), HALF)
     total = found.sum(-1) / 0.5
-    assert torch.allclose(total[301:], 0.125 * 1.002 ** torch.arange(400).double())
+    assert torch.allclose(total[301:], 0.25 * 1.002 ** torch.arange(400).double())
 
 
 @pytest.mark.parametrize("turned", [1, -1], ids=["up and down alike", "rises and drops"])

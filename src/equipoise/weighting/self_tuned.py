@@ -44,7 +44,7 @@ JUMP, LEAN = 0.02, 0.35
 of δ|δ|, is above this share of it. Independent noise has 0 there: its changes are symmetric."""
 TRIAL, WARY = 100.0, 300.0
 """The steps of a trial with shorter steps, and the step after which the first one may begin."""
-SHORTER, HELPS, RETRY = 0.125, 0.5, 4.0
+SHORTER, HELPS, RETRY = 0.25, 0.5, 4.0
 """The factor on the coefficients in a trial. It stays if the mean square of the changes falls below this share; else
 the next trial waits until it is this many times as large."""
 LONGEST, ALIKE = 3.0, 1 - 1e-6
@@ -220,7 +220,7 @@ class SelfTuned(Weighting[SelfTunedState]):
     that objective. Then a is halved, and recovers by 0.2 % a step.
 
     Steps are too long as well where Σ λ_i g_i falls in several steps and jumps back in one. Noise cannot look so: its
-    ups and downs are alike. From step 300 on, a is then an eighth for 100 steps. If the jumps are not smaller by then,
+    ups and downs are alike. From step 300 on, a is then a quarter for 100 steps. If the jumps are not smaller by then,
     a is what it was before.
 
     The regret of λ is O(√T) plus ¼Σρ|Δd|², for any sequence of losses (docs/theory.md).
