@@ -37,8 +37,10 @@ def floating(name: str, value: Tensor) -> Tensor:
 
 def whole(name: str, given: int, least: int = 1) -> int:
     """A whole number of any type, such as numpy's, as an int; or a ValueError that names it."""
+    if type(given) is int and given >= least:  # all that torch.compile needs to follow
+        return given
     rule = f"{name} must be a {'whole number of at least 1' if least else 'non-negative whole number'}"
-    require(not isinstance(given, bool) and hasattr(given, "__index__"), rule, given)
+    require(not isinstance(given, bool) and hasattr(given, "__index__"), rule, lambda: repr(given))
     number = operator.index(given)
     require(number >= least, rule, given)
     return number

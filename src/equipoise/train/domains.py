@@ -10,10 +10,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import Dataset, IterableDataset, Sampler, default_collate, get_worker_info
 
+from equipoise.batch import whole
 from equipoise.errors import StateMismatchError, require, warn
 from equipoise.train.checkpoint import check_configuration, describe
 from equipoise.train.distributed import place
-from equipoise.train.groups import Groups, read_groups, read_membership, whole
+from equipoise.train.groups import Groups, read_groups, read_membership
 from equipoise.train.mixture import Numbers, allot, bounded
 
 if TYPE_CHECKING:

@@ -1,7 +1,6 @@
 """Groups as objectives: the mean loss of each, and mini-batches with equally many samples of each."""
 
 import math
-import operator
 from collections.abc import Iterator
 from typing import Any
 
@@ -11,6 +10,7 @@ from numpy.typing import ArrayLike
 from torch import Tensor
 from torch.utils.data import Sampler
 
+from equipoise.batch import whole
 from equipoise.errors import require
 from equipoise.train.distributed import place
 
@@ -24,7 +24,6 @@ __all__ = [
     "read_groups",
     "read_membership",
     "weigh_gradient",
-    "whole",
     "with_counts",
 ]
 
@@ -219,17 +218,6 @@ def _shuffled(members: Tensor, count: int, generator: torch.Generator) -> Tensor
     passes = math.ceil(count / len(members))
     order = torch.rand(passes, len(members), generator=generator).argsort(1)
     return members[order.flatten()[:count]]
-
-
-def whole(name: str, given: int, least: int = 1) -> int:
-    """A whole number of any type, such as numpy's, as an int; or a ValueError that names it."""
-    if type(given) is int and given >= least:  # all that torch.compile needs to follow
-        return given
-    rule = f"{name} must be a {'whole number of at least 1' if least else 'non-negative whole number'}"
-    require(not isinstance(given, bool) and hasattr(given, "__index__"), rule, lambda: repr(given))
-    number = operator.index(given)
-    require(number >= least, rule, given)
-    return number
 
 
 def read_groups(given: Groups, name: str = "groups") -> Tensor:

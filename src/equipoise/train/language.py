@@ -5,9 +5,10 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
+from equipoise.batch import whole
 from equipoise.errors import require
 from equipoise.train.distributed import Group, ranks
-from equipoise.train.groups import check_range, means, weigh_gradient, whole, with_counts
+from equipoise.train.groups import check_range, means, weigh_gradient, with_counts
 
 __all__ = ["count_tokens", "step_shares", "token_losses"]
 
