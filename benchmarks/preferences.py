@@ -13,7 +13,7 @@ Claims: a sweep takes at most 4 times the steps of one cold run; in the median o
 is at most 2 % above that of the cold run.
 
 Change: a cold run for one preference, then `set_preference` for another and 20 % of the steps. A falling rate begins
-anew, with 0.75 of its start on Multi-MNIST and 0.25 on Adult. Claim: the imbalance of the answer on all training
+anew, with 0.75 of its start on Multi-MNIST and 0.15 on Adult. Claim: the imbalance of the answer on all training
 data, largest over smallest weighted loss less 1, is below 5 %. Beside it: the imbalance of a cold run of all steps, and
 of one that has 20 % of the steps.
 
@@ -160,7 +160,7 @@ def adult(folder: str | None) -> Task:
         model=model,
         optimizer=lambda parameters: torch.optim.Adam(parameters, lr=adult_example.STEP_SIZE),
         decays=True,
-        warm=0.25,
+        warm=0.15,
         batch=lambda model, _: losses(model, train),
         train=lambda model: losses(model, train),
         test=lambda model: losses(model, test),
