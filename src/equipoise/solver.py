@@ -241,7 +241,12 @@ def solve_many(
 
 
 def find_problem(problem: object) -> Problem:
-    """A problem, or the one of a name; a ValueError for anything else."""
+    """A problem, or the one of a name; a ValueError for anything else.
+
+    Examples:
+        >>> eq.solver.find_problem("VLMOP2").m
+        2
+    """
     if isinstance(problem, str):
         return Named(problems(), "problem")[problem]
     sound = isinstance(problem, Problem) and not isinstance(problem, type)
@@ -251,7 +256,12 @@ def find_problem(problem: object) -> Problem:
 
 
 def check_seeds(seeds: Sequence[int]) -> tuple[int, ...]:
-    """Seeds as a tuple of one or more non-negative whole numbers; a ValueError for anything else."""
+    """Seeds as a tuple of one or more non-negative whole numbers; a ValueError for anything else.
+
+    Examples:
+        >>> eq.solver.check_seeds(range(3))
+        (0, 1, 2)
+    """
     given: object = seeds
     require(isinstance(given, Collection), "seeds must be a sequence of whole numbers, such as (0, 1)", repr(seeds))
     require(len(seeds) >= 1, "seeds must hold at least one seed", len(seeds))
