@@ -56,6 +56,11 @@ def test_solve_takes_preferences_of_ones_own(tmp_path):
     assert "no ray" in output  # of the second
 
 
+def test_solve_tells_the_default_how_long_the_run_is(tmp_path):
+    run("solve", "VLMOP2", "--preferences", "2", "--steps", "300", "--json", str(tmp_path / "out.json"))
+    assert json.loads((tmp_path / "out.json").read_text())["weighting"]["youth"] == 100.0
+
+
 @pytest.mark.parametrize(
     ("problem", "asked", "line", "found"),
     [

@@ -18,7 +18,7 @@ from equipoise.experiments.render import fitted, grid, listing, say
 from equipoise.experiments.results import write_atomically
 from equipoise.identity import spec as identity
 from equipoise.problems import problems
-from equipoise.registry import methods
+from equipoise.registry import default, methods
 from equipoise.solver import solve as solve_problem
 
 __all__ = ["brief", "list_methods", "list_problems", "solve_command"]
@@ -72,7 +72,10 @@ def solve_command(
     """Solve a problem for many preferences at once."""
     target = problems()[named("problem", problem, problems())]
     name, own = read_method(method, methods())
-    chosen = dict(own)[name] if own else methods()[name]
+    if own:
+        chosen = dict(own)[name]
+    else:
+        chosen = default(steps=steps) if name == "equipoise" else methods()[name]
     wanted = read_seeds(seeds)
     weights = _wanted_preferences(preference_ or [], preferences, target.m)
     check_files(Path("out"), plot=plot, json=json_file)
