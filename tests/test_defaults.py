@@ -29,7 +29,7 @@ def test_the_former_default_has_a_name():
 def test_solve_uses_it_when_no_method_is_given():
     w = preference.linspace(3)
     found = eq.solve(F1(), w, steps=30)
-    named = eq.solve(F1(), w, "equipoise", steps=30)
+    named = eq.solve(F1(), w, eq.default(steps=30), steps=30)
     assert torch.equal(found.losses["solution"], named.losses["solution"])
 
 

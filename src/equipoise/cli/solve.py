@@ -72,10 +72,8 @@ def solve_command(
     """Solve a problem for many preferences at once."""
     target = problems()[named("problem", problem, problems())]
     name, own = read_method(method, methods())
-    if own:
-        chosen = dict(own)[name]
-    else:
-        chosen = default(steps=steps) if name == "equipoise" else methods()[name]
+    known = {**methods(), "equipoise": default(steps=steps), **dict(own)}
+    chosen = known[name]
     wanted = read_seeds(seeds)
     weights = _wanted_preferences(preference_ or [], preferences, target.m)
     check_files(Path("out"), plot=plot, json=json_file)

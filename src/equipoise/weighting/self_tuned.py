@@ -294,40 +294,43 @@ class SelfTuned(Weighting[SelfTunedState]):
 
     def step(self, seen: Seen, state: SelfTunedState) -> tuple[Tensor, SelfTunedState]:
         """Coefficients a⁽ᵗ⁾ λ⁽ᵗ⁾ ∘ w/π, and the state with λ⁽ᵗ⁺¹⁾."""
-        new = self._next_single(seen, state)
-        if new is None:
-            odds, present = seen.inclusion, seen.present
-            if odds is not None and present is not None:
-                odds = odds.masked_fill(~present, 1.0)  # an absent objective may have any
-            size, measured = self._measured(state, seen.w * seen.losses, present)
-            measured = self._arrived(measured, state.deviation)
-            new = self._moved(measured, size, present, odds)
-            if present is not None:
-                new = keep(present.any(-1, keepdim=True), new, state)
-        whole = seen.present is None and seen.inclusion is None
-        w = seen.weight if whole else seen.preference.detach().to(state.dual)
+        odds, present = seen.inclusion, seen.present
+        w = seen.weight if odds is None and present is None else seen.preference.detach().to(state.dual)
+        single = self._step_single(seen, state, w)
+        if single is not None:
+            return single
+        if odds is not None and present is not None:
+            odds = odds.masked_fill(~present, 1.0)  # an absent objective may have any
+        size, measured = self._measured(state, seen.w * seen.losses, present)
+        measured = self._arrived(measured, state.deviation)
+        new = self._moved(measured, size, present, odds)
+        if present is not None:
+            new = keep(present.any(-1, keepdim=True), new, state)
         return state.dual * _scale(state, w) * seen.weight, new
 
-    def _next_single(self, seen: Seen, state: SelfTunedState) -> SelfTunedState | None:
-        """The next state of one run on the host. None: it is not one, and numpy cannot read it."""
+    def _step_single(self, seen: Seen, state: SelfTunedState, w: Tensor) -> tuple[Tensor, SelfTunedState] | None:
+        """`step` for one run on the host. None: it is not one, or numpy cannot read it."""
         if torch.compiler.is_compiling() or seen.losses.ndim != 1 or seen.losses.dtype != torch.float64:
             return None
         try:
-            w = seen.weight if seen.inclusion is None else seen.w
-            gain, now = (w * seen.losses).numpy(), _Single.read(state)
+            weight, now = seen.weight.numpy(), _Single.read(state)
+            gain = (weight if seen.inclusion is None else seen.w.numpy()) * seen.losses.numpy()
+            alike = len(gain) * float(now.dual.dot(w.numpy()))
             present = None if seen.present is None else seen.present.numpy()
             odds = None if seen.inclusion is None else seen.inclusion.numpy()
         except (RuntimeError, TypeError):  # under vmap, or on another device
             return None
+        scale = now.brake if alike > ALIKE else now.brake * min(1 / math.sqrt(max(alike, TINY)), LONGEST)  # _scale
+        c = torch.from_numpy(now.dual * scale * weight)
         with np.errstate(all="ignore"):
             if not (gain.dot(gain) < math.inf or np.isfinite(gain).all()) or not (present is None or present.any()):
-                return state
+                return c, state
             before = now.deviation
             size = self._measured_single(now, gain, present)
             if now.youth == TRAVELS:
                 self._arrived_single(now, before)
             self._moved_single(now, size, present, odds)
-        return now.write()
+        return c, now.write()
 
     def restarted(self, state: SelfTunedState) -> SelfTunedState:
         """Set the clock back, and begin to travel, without a floor, unless the run is early. All else stays.
@@ -421,7 +424,10 @@ class SelfTuned(Weighting[SelfTunedState]):
         slow, fast, quick, tenth = max(1 - 2 / t, 0.0), max(1 - 8 / t, 0.0), min(1 - 1 / t, 0.7), min(1 - 1 / t, 0.9)
         recent = 0.0 if t <= 2 else min(1 - 1 / (t - 1), 0.99)
         memory = max(1 - 4 / t, 0.0)
-        level, sizes, usual = self._level_single(now, gain, present, tenth)
+        usual = float(mean(now.averages[3]))
+        level, sizes = gain, None
+        if present is not None or not math.sqrt(gain.dot(gain)) <= self.spike * usual:  # else no gain is beyond its cap
+            level, sizes = self._level_single(now, gain, present, tenth, usual)
         absolute = np.abs(level)
         if sizes is None:
             size = float(mean(absolute))
@@ -483,16 +489,15 @@ class SelfTuned(Weighting[SelfTunedState]):
         return torch.where(present, level, sizes * (total / after.clamp_min(tiny))), sizes
 
     def _level_single(
-        self, now: _Single, gain: Array, present: Flags | None, kept: float
-    ) -> tuple[Array, Array | None, float]:
-        """The gains, the sizes of all if some are absent, and the mean of the sizes before."""
+        self, now: _Single, gain: Array, present: Flags | None, kept: float, usual: float
+    ) -> tuple[Array, Array | None]:
+        """The gains, and the sizes of all if some are absent; `usual` is the mean of the sizes before."""
         sizes, level = now.averages[3], gain
-        usual = float(uniform(len(gain)).dot(sizes))
-        if usual > 0 and not math.sqrt(gain.dot(gain)) <= self.spike * usual:  # else no gain is beyond its cap
+        if usual > 0:
             cap = self.spike * np.maximum(sizes, usual)
             level = np.minimum(np.maximum(gain, -cap), cap)
         if present is None:
-            return level, None, usual
+            return level, None
         size, often = np.abs(level), now.presence
         size += (sizes - size) * kept
         new = present & (often == 0)
@@ -506,7 +511,7 @@ class SelfTuned(Weighting[SelfTunedState]):
             trend = min(float(np.add.reduce(size[known])) / max(before, TINY), self.spike) if before > 0 else 1.0
             others = sizes * trend ** np.minimum(np.maximum(1 - often * (RARE / often.mean()), 0.0), 1.0)
         size = np.where(present, size, others)
-        return np.where(present, level, size * (total / max(after, TINY))), size, usual
+        return np.where(present, level, size * (total / max(after, TINY))), size
 
     def _moved(
         self, state: SelfTunedState, size: Tensor, present: Tensor | None, odds: Tensor | None
@@ -531,7 +536,14 @@ class SelfTuned(Weighting[SelfTunedState]):
 
     def _moved_single(self, now: _Single, size: float, present: Flags | None, odds: Array | None) -> None:
         t, d = now.steps, now.deviation
-        rho, low = self._gain_single(now), self._floor_single(now)
+        m = len(d)
+        h = np.maximum(now.anchor, uniform(m))  # ρ, as in `_gain`
+        reach = float(h.dot(h)) / (m * float(uniform(m).dot(h)))
+        kappa = (PRIOR * m / self.initial - now.cov / self.target) / (now.var + PRIOR)
+        limit = max(kappa * reach, math.sqrt(now.noise * m) * (0.5 / self.jitter))
+        if now.youth == ARRIVED:
+            limit = max(limit, 1 / self.initial)
+        rho, low = 1 / min(max(limit, 1 / MOST), 1 / LEAST), self._floor_single(now)
         pace = rho / (size * max(2 * math.sqrt(t), self.rest))
         now.pace = pace if t == 1 else min(pace, now.pace * (t / (t - 1)) ** 8)
         push = (now.pace * size) * d
@@ -588,16 +600,6 @@ class SelfTuned(Weighting[SelfTunedState]):
         limit = torch.maximum(kappa * reach, state.noise.sqrt() * (0.5 * h.shape[-1] ** 0.5 / self.jitter))
         limit = torch.where(state.youth == ARRIVED, limit.clamp_min(1 / self.initial), limit)
         return limit.clamp(1 / MOST, 1 / LEAST).reciprocal()
-
-    def _gain_single(self, now: _Single) -> float:
-        m = len(now.anchor)
-        h = np.maximum(now.anchor, uniform(m))
-        reach = float(h.dot(h)) / (m * float(uniform(m).dot(h)))
-        kappa = (PRIOR * m / self.initial - now.cov / self.target) / (now.var + PRIOR)
-        limit = max(kappa * reach, math.sqrt(now.noise * m) * (0.5 / self.jitter))
-        if now.youth == ARRIVED:
-            limit = max(limit, 1 / self.initial)
-        return 1 / min(max(limit, 1 / MOST), 1 / LEAST)
 
     def _floor(self, state: SelfTunedState) -> tuple[Tensor | None, Tensor, Tensor]:
         """The least λ, None for 0, and the gains at the start, (*B, m); the step until which the floor is full."""
