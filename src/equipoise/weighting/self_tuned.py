@@ -1,8 +1,8 @@
 """SelfTuned: Tchebycheff weights by feedback, with a gain that is measured while training.
 
-Every formula is here twice: by torch for a batch of runs, and right after it, with `_single` in its name, by numpy for
-one run on the host. A training step has one run, and numpy needs an eighth of the time for it. Change both together: a
-test compares them.
+Every formula is here twice: by torch for a batch of runs, and by numpy for one run on the host, in the functions with
+`_single` in their names. (ρ of one run is in `_moved_single`, its factor a in `_step_single`: a call less each.) A
+training step has one run, and numpy needs an eighth of the time for it. Change both together: a test compares them.
 """
 
 import math
