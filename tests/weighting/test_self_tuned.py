@@ -62,12 +62,37 @@ def test_a_loss_that_rises_ends_youth():
 def test_a_model_that_was_trained_before_is_not_young():
     """If one of three losses still falls, by 10 %, λ is free after 50 steps; if all do, as from scratch, it is not."""
     falls, stays, w = 1 - 0.025 * torch.arange(1.0, 61).log(), torch.ones(60), torch.full((3,), 1 / 3)
+    noise = 1 + 0.003 * torch.randn(60, 3, generator=torch.Generator().manual_seed(1))
     trained, scratch = (
-        run(eq.SelfTuned(), torch.stack([3 * others, falls, others], -1), w)[0][..., 0] for others in (stays, falls)
+        run(eq.SelfTuned(), noise * torch.stack([3 * others, falls, others], -1), w)[0][..., 0]
+        for others in (stays, falls)
     )
-    assert torch.allclose(trained[:50], torch.tensor(1 / 9))
+    assert torch.allclose(trained[:45], torch.tensor(1 / 9), atol=0.02)
     assert trained[50:].min() > 0.12
     assert torch.allclose(scratch, torch.tensor(1 / 9))
+
+
+def test_short_steps_with_exact_losses_need_no_floor():
+    """After 50 steps: from then on feedback alone keeps every objective in the run."""
+    fall = 1 - 0.025 * torch.arange(1.0, 61).log()
+    exact, noisy = (
+        run(eq.SelfTuned(), torch.stack([3 * fall, fall * spoilt], -1), HALF)[0][..., 0]
+        for spoilt in (torch.ones(60), 1 + 0.05 * torch.randn(60, generator=torch.Generator().manual_seed(1)))
+    )
+    assert torch.allclose(exact[:49], torch.tensor(0.25))
+    assert exact[50:].min() > 0.4
+    assert noisy[49:].max() < 0.3
+
+
+def test_an_objective_that_starts_far_below_the_largest_is_let_go_sooner():
+    """At 0.8 of its start where that is a 40th of the largest gain, not at a quarter."""
+    fall = torch.linspace(1.0, 0.3, 30).square()
+    near, far = (
+        run(eq.SelfTuned(), torch.stack([torch.linspace(1.0, 0.96, 30), share * fall], -1), HALF)[0][..., 1]
+        for share in (1 / 5, 1 / 40)
+    )
+    assert near[10].item() == 0.25
+    assert far[10].item() == 0.0
 
 
 # The brake -------------------------------------------------------------------------------------
@@ -115,9 +140,9 @@ def test_steps_too_long_for_one_objective_are_shortened():
     assert ((w * losses).amax(-1) / best).max().item() < 1.1  # 7.1 without it
 
 
-def sawtooth(steps: int) -> Tensor:
+def sawtooth(steps: int, first: int = 0) -> Tensor:
     """Losses (steps, 2) that fall in four steps and jump back in one."""
-    falls = 1.0 - 0.2 * (torch.arange(steps) % 5)
+    falls = 1.0 - 0.2 * ((first + torch.arange(steps)) % 5)
     return torch.stack([falls, falls], -1).double()
 
 
@@ -129,8 +154,7 @@ def test_a_jump_after_several_falls_shortens_steps_for_a_trial():
     assert torch.equal(total[:301], torch.ones(301).double())  # the first step that could be shortened is the 302nd
     assert total[301:401].min() == 0.25
     assert (total[301:401] <= 0.25 * 1.002**100).all()
-    assert torch.allclose(total[402:], torch.ones(1_598).double(), rtol=0.2)  # recovers fully by 0.2 % a step
-    assert torch.equal(total[600:], torch.ones(1_400).double())
+    assert torch.equal(total[401:], torch.ones(1_599).double())
 
 
 def test_shorter_steps_stay_where_they_end_the_jumps():
@@ -138,6 +162,13 @@ def test_shorter_steps_stay_where_they_end_the_jumps():
     found, _ = run(eq.SelfTuned(youth=0), torch.cat([sawtooth(301), calm]), HALF)
     total = found.sum(-1) / 0.5
     assert torch.allclose(total[301:], 0.25 * 1.002 ** torch.arange(400).double())
+
+
+@pytest.mark.parametrize("first", range(5))
+def test_jumps_that_go_on_never_lead_from_one_trial_to_the_next(first):
+    """Their mean square is as often above as below what it was when the trial began."""
+    found, _ = run(eq.SelfTuned(youth=0), sawtooth(1_000, first), HALF)
+    assert found.sum(-1).min() == 0.25 * 0.5
 
 
 @pytest.mark.parametrize("turned", [1, -1], ids=["up and down alike", "rises and drops"])

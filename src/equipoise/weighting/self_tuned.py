@@ -35,6 +35,10 @@ RISE, REST = 0.05, 0.005
 """A relative rise of a gain that is a conflict, and a fall below which it is at rest."""
 WATCH, STALE = 50.0, 0.95
 """Gains whose mean is above this share of its start after so many steps belong to a trained model."""
+QUIET = 5e-6
+"""A mean square of Δd below which steps are so short and losses so exact that feedback needs no floor before it."""
+FAR, LOOSEST = 0.02, 0.9
+"""What the slack of an objective is per ratio of the largest gain to its own at the start, and the most it can be."""
 CORNER, ALTERNATES = 0.9, -0.6
 """λ is at a corner from this largest weight on. Below this mean of the turns of Δd the steps are too long."""
 BRAKE, RELEASE, SLOWEST = 0.5, 1.002, 1e-3
@@ -203,8 +207,9 @@ class SelfTuned(Weighting[SelfTunedState]):
     While training is young every weight has the floor 1/m, so that no objective is forgotten before its loss has begun
     to fall. Youth lasts `patience` times as long as it takes every gain to fall to 90 % of its start, at most `youth`
     steps. It ends sooner when a loss rises, which is a conflict, when none falls any more, and after 50 steps if the
-    gains are still at 95 % of their start: the model was trained before. Then the floor fades like 1/t². It is not
-    given to an objective whose gain, relative to the largest, is below `slack` of what it was at the start.
+    gains are still at 95 % of their start (the model was trained before) or if steps are short and losses exact. Then
+    the floor fades like 1/t². It is not given to an objective whose gain, relative to the largest, is below `slack` of
+    what it was at the start. An objective that starts far below the largest is let go sooner.
 
     The factor a is 1 for equal weights. Where λ lies on objectives of small weight, λ∘w alone would make short steps:
     there a = (m Σλ_i w_i)^(−½), at most 3, half of the way (in logarithms) to the steps of a weighted sum.
@@ -247,7 +252,7 @@ class SelfTuned(Weighting[SelfTunedState]):
         [0.5, 0.0]
     """
 
-    revision: ClassVar[int] = 5
+    revision: ClassVar[int] = 6
 
     target: float = 0.1
     jitter: float = 0.4
@@ -615,7 +620,8 @@ class SelfTuned(Weighting[SelfTunedState]):
         rise = rise / (RISE + 2 * (state.noise * (8 / t).clamp_max(1.0)).sqrt())
         start = torch.where(t <= 3, torch.maximum(state.start, quick), state.start)
         still = (fast / start.clamp_min(tiny)).mean(-1, keepdim=True) > STALE
-        settled = (rise > 1) | (trend.amin(-1, keepdim=True) > -REST) | (still & (t >= WATCH))
+        needless = (still | (state.noise < QUIET)) & (t >= WATCH)
+        settled = (rise > 1) | (trend.amin(-1, keepdim=True) > -REST) | needless
         left = quick / start.clamp_min(tiny)
         ended = (left.amax(-1, keepdim=True) <= FALLEN) & (state.youth >= self.youth)
         youth = torch.where(ended, (self.patience * t).clamp(YOUNG, max(YOUNG, self.youth)), state.youth)
@@ -623,8 +629,10 @@ class SelfTuned(Weighting[SelfTunedState]):
         gate = ((t < youth).to(rise) - rise).clamp(0.0, 1.0).masked_fill(t < YOUNG, 1.0)
         full = (youth / t).clamp(0.0, 1.0).square() * (gate / slow.shape[-1])
         # Relative to the largest gain, now and at the start.
-        most = (quick.amax(-1, keepdim=True) / start.amax(-1, keepdim=True).clamp_min(tiny)).clamp_max(HUGE)
-        heeded = left / (0.1 * self.slack * most).clamp_min(tiny) - 10
+        largest = start.amax(-1, keepdim=True).clamp_min(tiny)
+        most = (quick.amax(-1, keepdim=True) / largest).clamp_max(HUGE)
+        slack = (FAR * (largest / start.clamp_min(tiny))).clamp_max(LOOSEST).clamp_min(self.slack)
+        heeded = left / (0.1 * slack * most).clamp_min(tiny) - 10
         return heeded.clamp(0.0, 1.0) * full, start, youth
 
     def _floor_single(self, now: _Single) -> Array | None:
@@ -641,7 +649,7 @@ class SelfTuned(Weighting[SelfTunedState]):
             start = now.start = np.maximum(start, quick)
         settled = rise > 1 or trend.item(trend.argmin()) - 1 > -REST
         if t >= WATCH and not settled:
-            settled = float(uniform(len(start)).dot(fast / np.maximum(start, TINY))) > STALE
+            settled = now.noise < QUIET or float(uniform(len(start)).dot(fast / np.maximum(start, TINY))) > STALE
         left = quick / np.maximum(start, TINY)
         if left.item(left.argmax()) <= FALLEN and now.youth >= self.youth:
             now.youth = min(max(self.patience * t, YOUNG), max(YOUNG, self.youth))
@@ -649,11 +657,17 @@ class SelfTuned(Weighting[SelfTunedState]):
             now.youth = min(now.youth, t)
         gate = 1.0 if t < YOUNG else min(max((t < now.youth) - rise, 0.0), 1.0)
         full = uniform(len(left)) * (min(max(now.youth / t, 0.0), 1.0) ** 2 * gate)
-        most = min(quick.item(quick.argmax()) / max(start.item(start.argmax()), TINY), HUGE)
-        tenth = max(0.1 * self.slack * most, TINY)
-        if left.item(left.argmin()) >= 11 * tenth:  # all are heeded, as in most steps
-            return full
-        floor: Array = np.minimum(np.maximum(left / tenth - 10, 0.0), 1.0) * full
+        largest = max(start.item(start.argmax()), TINY)
+        most = min(quick.item(quick.argmax()) / largest, HUGE)
+        if FAR * largest <= self.slack * start.item(start.argmin()):  # none starts far below the largest
+            tenth = max(0.1 * self.slack * most, TINY)
+            if left.item(left.argmin()) >= 11 * tenth:  # all are heeded, as in most steps
+                return full
+            heeded = left / tenth
+        else:
+            slack = np.maximum(np.minimum(FAR * (largest / np.maximum(start, TINY)), LOOSEST), self.slack)
+            heeded = left / np.maximum(0.1 * slack * most, TINY)
+        floor: Array = np.minimum(np.maximum(heeded - 10, 0.0), 1.0) * full
         return floor
 
 
@@ -681,9 +695,9 @@ def _overshoot(state: SelfTunedState, level: Tensor, size: Tensor, brake: Tensor
     recent = (1 / steps).clamp_min(1 / TRIAL)
     lean, square = torch.lerp(lean, delta * delta.abs(), recent), torch.lerp(square, delta.square(), recent)
 
-    begins = (state.steps >= WARY) & (steps >= TRIAL) & (square > bar) & (lean > LEAN * square)
-    ends = (steps == TRIAL) & (bar > JUMP) & ~begins
+    ends = (steps == TRIAL) & (bar > JUMP)
     fails = ends & (square > HELPS * bar)
+    begins = (state.steps >= WARY) & (steps >= TRIAL) & ~ends & (square > bar) & (lean > LEAN * square)
     brake = torch.where(begins, (brake * SHORTER).clamp_min(SLOWEST), brake)
     brake = torch.where(fails, (brake / SHORTER).clamp_max(1.0), brake)
     bar = torch.where(begins, square, torch.where(fails, RETRY * square, bar.masked_fill(ends, JUMP)))
@@ -700,14 +714,14 @@ def _overshoot_single(now: _Single, level: Array, size: float) -> None:
     recent = max(1 / steps, 1 / TRIAL)
     lean += recent * (delta * abs(delta) - lean)
     square += recent * (delta * delta - square)
-    if now.steps > WARY and steps >= TRIAL and square > bar and lean > LEAN * square:
-        now.brake = max(now.brake * SHORTER, SLOWEST)
-        lean, square, bar, steps = 0.0, 0.0, square, 0.0
-    elif steps == TRIAL and bar > JUMP:
+    if steps == TRIAL and bar > JUMP:
         if square > HELPS * bar:
             now.brake, bar = min(now.brake / SHORTER, 1.0), RETRY * square
         else:
             bar = JUMP
+    elif now.steps > WARY and steps >= TRIAL and square > bar and lean > LEAN * square:
+        now.brake = max(now.brake * SHORTER, SLOWEST)
+        lean, square, bar, steps = 0.0, 0.0, square, 0.0
     now.overshoot = (float(now.dual.dot(level)), lean, square, bar, steps)
 
 
