@@ -1,5 +1,6 @@
 """Batches drawn by λ: domains with a larger weight are drawn more often, and gradients stay unbiased."""
 
+import math
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
@@ -42,6 +43,21 @@ class Draw(NamedTuple):
     """Its domain, a whole number in 0..m−1. With overlapping domains, the one it was drawn for."""
     weight: Any
     """k/(n q): the samples of this domain in the batch, over those expected with the q they were drawn with."""
+
+    def __reduce__(self) -> tuple[Callable[..., "Draw"], tuple[Any, ...]]:
+        """Pickles tensors by value: passing two small ones in shared memory takes longer than drawing the batch."""
+        return _unpack, tuple(x.numpy() if type(x) is Tensor and _is_plain(x) else x for x in self)
+
+
+def _is_plain(x: Tensor) -> bool:
+    """Whether an array can hold it."""
+    known = x.dtype in {torch.int64, torch.int32, torch.float32, torch.float64}
+    return known and x.device.type == "cpu" and x.layout == torch.strided and not x.requires_grad
+
+
+def _unpack(*fields: Any) -> Draw:
+    """Undo `Draw.__reduce__`."""
+    return Draw(*(torch.from_numpy(x) if isinstance(x, np.ndarray) else x for x in fields))
 
 
 class Mixture(NamedTuple):
@@ -112,16 +128,17 @@ class _Domains:
                 λ.
         """
         coefficients = source if isinstance(source, Tensor) else source._run.last_coefficients()
-        given = coefficients.detach().to("cpu", torch.float64)
+        given: Numbers = coefficients.detach().to("cpu", torch.float64).numpy()
         m = len(self.mixture.base)
-        require(given.shape == (m,), f"coefficients must have shape ({m},)", tuple(given.shape))
-        sound = bool(torch.isfinite(given).all()) and bool((given >= 0).all()) and float(given.sum()) > 0
+        require(given.shape == (m,), f"coefficients must have shape ({m},)", lambda: tuple(given.shape))
+        total = float(given.sum())
+        sound = 0.0 < total < math.inf and float(given.min()) >= 0.0  # False for NaN too
         require(sound, "coefficients must be non-negative and finite, and not all 0", lambda: [*given.tolist()])
         rule = "follow must be called once for every step that was drawn, after it"
         require(len(self._open) > 0, rule, lambda: f"{self._drawn} steps drawn, and followed already")
         self._open.popleft()
         self._follows = True
-        self._target = (given / given.sum()).numpy()
+        self._target = given / total
 
     @property
     def probabilities(self) -> Tensor:
@@ -364,12 +381,25 @@ class _WithDraws(Dataset[tuple[Any, Draw]]):
         self.data = data
 
     def __getitem__(self, index: tuple[int, Draw]) -> tuple[Any, Draw]:
-        rule = "indices must be those of a DomainSampler: DataLoader(sampler.with_draws(data), batch_sampler=sampler)"
-        require(isinstance(index, tuple), rule, lambda: repr(index))
+        _check_index(index)
         return self.data[index[0]], index[1]
+
+    def __getitems__(self, batch: Batch) -> list[tuple[Any, Draw]]:
+        """A whole batch; read at once where the data set can do so."""
+        for index in batch:
+            _check_index(index)
+        numbers, draws = zip(*batch, strict=True)
+        at_once = getattr(self.data, "__getitems__", None)
+        samples = at_once(list(numbers)) if at_once else [self.data[number] for number in numbers]
+        return list(zip(samples, draws, strict=True))
 
     def __len__(self) -> int:
         return len(cast("Sized", self.data))
+
+
+def _check_index(index: object) -> None:
+    rule = "indices must be those of a DomainSampler: DataLoader(sampler.with_draws(data), batch_sampler=sampler)"
+    require(isinstance(index, tuple), rule, lambda: repr(index))
 
 
 class DomainStreams(_Domains, IterableDataset[Any]):

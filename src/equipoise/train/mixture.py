@@ -54,6 +54,8 @@ def allot(expected: Numbers, shift: float) -> NDArray[np.int64]:
     rest = round(float(expected.sum())) - int(sure.sum())
     marks = np.ceil(np.minimum(ends, rest) - shift)
     marks[-1] = rest
-    marks = np.clip(marks, 0, rest)
-    numbers: NDArray[np.int64] = (sure + np.diff(marks, prepend=0.0)).astype(np.int64)
+    marks = np.minimum(np.maximum(marks, 0), rest)
+    sure += marks
+    sure[1:] -= marks[:-1]
+    numbers: NDArray[np.int64] = sure.astype(np.int64)
     return numbers
