@@ -35,7 +35,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, scaled_dot_product_attention
-from torch.utils.data import DataLoader, Dataset, RandomSampler
+from torch.utils.data import DataLoader, Dataset
 
 import equipoise as eq
 
@@ -318,56 +318,6 @@ def run(corpus: Corpus, seeds: list[int], methods: list[str]) -> dict[str, Any]:
     }
 
 
-# What a step costs ------------------------------------------------------------------------------
-
-
-def overhead(corpus: Corpus, steps: int, rounds: int) -> dict[str, list[float]]:
-    """Seconds with the plain loader and mean, with drawn batches and losses by language, and with λ too."""
-    found: dict[str, list[float]] = {"plain": [], "sampler and losses": [], "with the default method": []}
-    # On the CPU the time of this process alone: other programs do not count.
-    clock = time.perf_counter if corpus.device.type == "cuda" else time.process_time
-    pinned = corpus.device.type == "cuda"
-    for _ in range(rounds):
-        for name, times in found.items():
-            torch.manual_seed(0)
-            model = Reader(corpus.size).to(corpus.device)
-            optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=pinned)
-            sampler = corpus.sampler([1.0] * M, 0.2, 0, steps)
-            mol = eq.MultiObjective(model, optimizer, [1 / M] * M) if "default" in name else None
-            data = Windows(corpus.train)
-            order = RandomSampler(data, num_samples=steps * corpus.size.windows)
-            loader = DataLoader(
-                data, corpus.size.windows, sampler=order, num_workers=corpus.settings.workers, pin_memory=pinned
-            )
-            plain = (x.to(corpus.device, non_blocking=True).long() for x in loader)
-            begun = 0.0
-            for number, batch in enumerate(plain if name == "plain" else corpus.batches(sampler)):
-                if number == steps // 5:  # the first steps make buffers
-                    _wait(corpus.device)
-                    begun = clock()
-                if isinstance(batch, Tensor):
-                    with corpus.autocast():
-                        logits = model(batch[:, :-1])
-                    loss = cross_entropy(logits.float().flatten(0, 1), batch[:, 1:].flatten())
-                else:
-                    f, n = language_losses(model, corpus, *batch)
-                    loss = f.mean() if mol is None else mol(f, n)
-                    sampler.follow(torch.ones(M) if mol is None else mol)
-                loss.backward()
-                optimizer.step()
-                optimizer.zero_grad()
-            _wait(corpus.device)
-            times.append(clock() - begun)
-            if mol is not None:
-                mol.close()
-    return found
-
-
-def _wait(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize()
-
-
 # What is shown ----------------------------------------------------------------------------------
 
 
@@ -385,14 +335,11 @@ def show(found: dict[str, Any]) -> None:
         seconds = sum(one["seconds"] for one in runs) / len(runs)
         print(f"{name:27}{float(worst.mean()):>8.4f} ± {spread:.4f}{float(f.mean()):>8.4f}{cells}{seconds:>9.1f}")
     if {"GroupDRO", "equipoise, drawn", "LS"} <= found["methods"].keys():
-        worst = {k: torch.tensor([max(one["held_out"]) for one in runs]) for k, runs in found["methods"].items()}
+        worsts = {k: torch.tensor([max(one["held_out"]) for one in runs]) for k, runs in found["methods"].items()}
         mean = {k: torch.tensor([one["held_out"] for one in runs]).mean() for k, runs in found["methods"].items()}
-        gain = worst["GroupDRO"] - worst["equipoise, drawn"]
+        gain = worsts["GroupDRO"] - worsts["equipoise, drawn"]
         print(f"\nworst language, GroupDRO less drawn batches, by start: {[round(x, 4) for x in gain.tolist()]}")
         print(f"mean over the languages, drawn batches less LS: {float(mean['equipoise, drawn'] - mean['LS']):.4f}")
-    for name, times in found.get("overhead", {}).items():
-        ratio = sorted(a / b for a, b in zip(times, found["overhead"]["plain"], strict=True))[len(times) // 2]
-        print(f"time of a step, {name}: {ratio:.3f} of the plain loader")
 
 
 def draw(found: dict[str, Any], path: Path) -> None:
@@ -429,8 +376,6 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--steps", type=int, help="of each method after it")
     for name, default in Settings()._asdict().items():
         parser.add_argument(f"--{name.replace('_', '-')}", type=type(default), default=default)
-    parser.add_argument("--overhead", type=int, default=0, metavar="STEPS", help="measure what a step costs, too")
-    parser.add_argument("--rounds", type=int, default=5, help="of that measurement")
     parser.add_argument("--no-picture", action="store_true", help="for machines without matplotlib")
     args = parser.parse_args(arguments)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -439,8 +384,6 @@ def main(arguments: list[str] | None = None) -> None:
     settings = Settings(*(getattr(args, name) for name in Settings._fields))
     corpus = Corpus(*read(args.data, size.context), size, device, settings)
     found = run(corpus, [int(seed) for seed in args.seeds.split(",")], args.methods.split(";"))
-    if args.overhead:
-        found["overhead"] = overhead(corpus, args.overhead, args.rounds)
     show(found)
     args.out.mkdir(parents=True, exist_ok=True)
     (args.out / "languages.json").write_text(json.dumps(found))

@@ -1,5 +1,6 @@
 """Batches drawn by λ: domains with a larger weight are drawn more often, and gradients stay unbiased."""
 
+import math
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
@@ -24,6 +25,8 @@ __all__ = ["DomainSampler", "DomainStreams", "Draw"]
 
 LEAST = 1e-12
 """Probabilities are raised to at least this before the bounds are applied."""
+BLOCK = 32
+"""Steps whose random parts are made at once: between two training steps one takes four times as long."""
 UNFOLLOWED = 1000
 """Steps drawn without a call of `follow` before a warning."""
 
@@ -42,6 +45,21 @@ class Draw(NamedTuple):
     """Its domain, a whole number in 0..m−1. With overlapping domains, the one it was drawn for."""
     weight: Any
     """k/(n q): the samples of this domain in the batch, over those expected with the q they were drawn with."""
+
+    def __reduce__(self) -> tuple[Callable[..., "Draw"], tuple[Any, ...]]:
+        """Pickles tensors by value: passing two small ones in shared memory takes longer than drawing the batch."""
+        return _unpack, tuple(x.numpy() if type(x) is Tensor and _is_plain(x) else x for x in self)
+
+
+def _is_plain(x: Tensor) -> bool:
+    """Whether an array can hold it."""
+    known = x.dtype in {torch.int64, torch.int32, torch.float32, torch.float64}
+    return known and x.device.type == "cpu" and x.layout == torch.strided and not x.requires_grad
+
+
+def _unpack(*fields: Any) -> Draw:
+    """Undo `Draw.__reduce__`."""
+    return Draw(*(torch.from_numpy(x) if isinstance(x, np.ndarray) else x for x in fields))
 
 
 class Mixture(NamedTuple):
@@ -100,6 +118,8 @@ class _Domains:
         self._read: list[int] = []
         """Samples that this rank has read of each stream, for those that have streams."""
         self._follows = False
+        self._block, self._chances = -1, list[tuple[float, NDArray[np.int64]]]()
+        """The number of a block of steps, and their random parts."""
 
     def follow(self, source: "MultiObjective | Tensor") -> None:
         """Draw by the coefficients of this run from now on. Call it once per optimizer step.
@@ -112,16 +132,17 @@ class _Domains:
                 λ.
         """
         coefficients = source if isinstance(source, Tensor) else source._run.last_coefficients()
-        given = coefficients.detach().to("cpu", torch.float64)
         m = len(self.mixture.base)
-        require(given.shape == (m,), f"coefficients must have shape ({m},)", tuple(given.shape))
-        sound = bool(torch.isfinite(given).all()) and bool((given >= 0).all()) and float(given.sum()) > 0
-        require(sound, "coefficients must be non-negative and finite, and not all 0", lambda: [*given.tolist()])
+        require(coefficients.shape == (m,), f"coefficients must have shape ({m},)", lambda: tuple(coefficients.shape))
+        given = coefficients.tolist()
+        sound = all(0.0 <= x < math.inf for x in given) and any(given)
+        require(sound, "coefficients must be non-negative and finite, and not all 0", given)
         rule = "follow must be called once for every step that was drawn, after it"
         require(len(self._open) > 0, rule, lambda: f"{self._drawn} steps drawn, and followed already")
         self._open.popleft()
         self._follows = True
-        self._target = (given / given.sum()).numpy()
+        total = math.fsum(given)
+        self._target = np.array([x / total for x in given])
 
     @property
     def probabilities(self) -> Tensor:
@@ -131,14 +152,16 @@ class _Domains:
     def _probabilities(self, target: Numbers) -> Numbers:
         """(1 − ε) p + ε b, bounded: each domain has a sample in every step, and none exceeds its repeats."""
         rule = self.mixture
-        q = np.maximum((1.0 - rule.explore) * target + rule.explore * rule.base, LEAST)
-        high: float | Numbers = 1.0
-        if rule.repeats is not None and self._sizes is not None:
-            if self._drawn % rule.steps == 0:
-                self._before = self._taken
-            left = np.floor(rule.repeats * self._sizes) - (self._taken - self._before)
-            high = np.minimum(left / ((rule.steps - self._drawn % rule.steps) * rule.places), 1.0)
-        return bounded(q / q.sum(), 1.0 / rule.places, high)
+        pairs = zip(target.tolist(), rule.base.tolist(), strict=True)  # loops as in `allot`
+        raised = [max((1.0 - rule.explore) * p + rule.explore * b, LEAST) for p, b in pairs]
+        total, low = math.fsum(raised), 1.0 / rule.places
+        q = np.array([x / total for x in raised])
+        if rule.repeats is None or self._sizes is None:
+            return q if min(raised) >= low * total else bounded(q, low, 1.0)
+        if self._drawn % rule.steps == 0:
+            self._before = self._taken
+        left = np.floor(rule.repeats * self._sizes) - (self._taken - self._before)
+        return bounded(q, low, np.minimum(left / ((rule.steps - self._drawn % rule.steps) * rule.places), 1.0))
 
     def _draw(self) -> list[Batch]:
         """The batches of the next step, for this rank."""
@@ -149,9 +172,8 @@ class _Domains:
         if self._drawn == UNFOLLOWED and len(self._open) > UNFOLLOWED and rule.explore < 1:
             found = f"follow was not called in {UNFOLLOWED} steps, and batches are drawn by base alone"
             warn(f"{found}: call follow(mol) in every step, or give explore=1")
-        generator = np.random.default_rng((rule.seed, 0, self._drawn))
-        numbers = allot(rule.places * q, float(generator.random()))
-        order = generator.permutation(rule.places)
+        shift, order = self._chance()
+        numbers = allot(rule.places * q, shift)
         shape = rule.accumulate, rule.batch_size, rule.world_size
         domains = np.repeat(np.arange(m), numbers)[order].reshape(shape)
         samples = self._pick(numbers)[order].reshape(shape)
@@ -159,11 +181,20 @@ class _Domains:
         self._drawn += 1
         batches = []
         for mine, chosen in zip(domains, samples, strict=True):
-            weights = np.bincount(mine.ravel(), minlength=m) / (mine.size * q)
-            draws = [Draw(domain, weight) for domain, weight in enumerate(weights.tolist())]
+            counts = np.bincount(mine.ravel(), minlength=m).tolist()
+            draws = [Draw(i, k / (mine.size * x)) for i, (k, x) in enumerate(zip(counts, q.tolist(), strict=True))]
             drawn = [draws[domain] for domain in mine[:, self.rank].tolist()]
             batches.append(list(zip(chosen[:, self.rank].tolist(), drawn, strict=True)))
         return batches
+
+    def _chance(self) -> tuple[float, NDArray[np.int64]]:
+        """The random part of the next step: the shift of `allot`, and the order of its places, (n,)."""
+        block, place = divmod(self._drawn, BLOCK)
+        if self._block != block:
+            steps = range(BLOCK * block, BLOCK * (block + 1))
+            made = [np.random.default_rng((self.mixture.seed, 0, step)) for step in steps]
+            self._block, self._chances = block, [(one.random(), one.permutation(self.mixture.places)) for one in made]
+        return self._chances[place]
 
     def _pick(self, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
         """The given number of samples of each domain, domain by domain, (n,)."""
@@ -364,12 +395,25 @@ class _WithDraws(Dataset[tuple[Any, Draw]]):
         self.data = data
 
     def __getitem__(self, index: tuple[int, Draw]) -> tuple[Any, Draw]:
-        rule = "indices must be those of a DomainSampler: DataLoader(sampler.with_draws(data), batch_sampler=sampler)"
-        require(isinstance(index, tuple), rule, lambda: repr(index))
+        _check_index(index)
         return self.data[index[0]], index[1]
+
+    def __getitems__(self, batch: Batch) -> list[tuple[Any, Draw]]:
+        """A whole batch; read at once where the data set can do so."""
+        for index in batch:
+            _check_index(index)
+        numbers, draws = zip(*batch, strict=True)
+        at_once = getattr(self.data, "__getitems__", None)
+        samples = at_once(list(numbers)) if at_once else [self.data[number] for number in numbers]
+        return list(zip(samples, draws, strict=True))
 
     def __len__(self) -> int:
         return len(cast("Sized", self.data))
+
+
+def _check_index(index: object) -> None:
+    rule = "indices must be those of a DomainSampler: DataLoader(sampler.with_draws(data), batch_sampler=sampler)"
+    require(isinstance(index, tuple), rule, lambda: repr(index))
 
 
 class DomainStreams(_Domains, IterableDataset[Any]):

@@ -57,11 +57,12 @@ def token_losses(
     owners, tokens = _owners(labels, domains, m, ignore_index)
     wide = logits.to(torch.promote_types(logits.dtype, torch.float32)).flatten(0, 1)
     values = cross_entropy(wide, labels.flatten(), ignore_index=ignore_index, reduction="none").view(labels.shape)
-    sums = values.sum(1, keepdim=True) if domains.ndim == 1 else values
+    by_row = domains.ndim == 1
+    sums = values.sum(1) if by_row else values
     if weights is not None:
         rule = f"weights must be one number per row, of shape ({len(labels)},)"
         require(weights.shape == (len(labels),), rule, lambda: tuple(weights.shape))
-        sums = weigh_gradient(sums, weights.unsqueeze(1))
+        sums = weigh_gradient(sums, weights if by_row else weights.unsqueeze(1))
     losses, counts = means(sums.flatten(), tokens.to(values), owners, m)
     if share is not None:
         rule = f"share must be one number per domain, of shape ({m},)"
@@ -115,7 +116,7 @@ def _owners(labels: Tensor, domains: Tensor, m: int, ignore_index: int) -> tuple
     rule = f"domains must be one number per row or token, of shape {rows} or {tokens}"
     require(tuple(domains.shape) in {rows, tokens}, rule, lambda: tuple(domains.shape))
     kept = labels != ignore_index
-    counted = kept.sum(1) if domains.ndim == 1 else kept
+    counted = kept.sum(1, dtype=torch.float32) if domains.ndim == 1 else kept
     owners = (domains if domains.ndim == 1 else torch.where(kept, domains, 0)).long().flatten()
     if owners.device.type == "cpu" and not torch.compiler.is_compiling() and owners.numel() > 0:
         check_range(owners, m, "domains")

@@ -1,5 +1,8 @@
 """How many samples of each domain a step draws: bounded probabilities, and unbiased rounding to whole numbers."""
 
+import math
+from itertools import accumulate, pairwise
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -9,12 +12,12 @@ Numbers = NDArray[np.float64]
 """One number per domain, (m,)."""
 
 
-def bounded(q: Numbers, low: float | Numbers, high: float | Numbers) -> Numbers:
+def bounded(q: Numbers, low: float, high: float | Numbers) -> Numbers:
     """Probabilities within bounds: min(max(s·q, low), high), with s such that the sum is 1.
 
     Args:
-        q: Positive, (m,).
-        low: Lower bounds; their sum is at most 1.
+        q: Positive, of sum 1, (m,).
+        low: The lower bound of all; at most 1/m.
         high: Upper bounds, not below `low`; their sum is at least 1.
 
     Examples:
@@ -23,7 +26,7 @@ def bounded(q: Numbers, low: float | Numbers, high: float | Numbers) -> Numbers:
         >>> bounded(np.array([0.9, 0.08, 0.02]), low=0.1, high=0.6).round(3).tolist()
         [0.6, 0.3, 0.1]
     """
-    if (q >= low).all() and (q <= high).all() and abs(q.sum() - 1.0) < 1e-12:
+    if q.min() >= low and (q <= high).all():
         return q
     # The sum grows with s and is linear between the values of s at which an entry meets a bound.
     factors = np.sort(np.concatenate([low / q, high / q]))
@@ -48,12 +51,11 @@ def allot(expected: Numbers, shift: float) -> NDArray[np.int64]:
         >>> [allot(expected, shift).tolist() for shift in (0.1, 0.6, 0.9)]
         [[2, 2, 0], [1, 3, 0], [1, 2, 1]]
     """
-    # Tolerance: a cumulated sum such as 0.9999999999 is a rounded 1.
-    sure = np.floor(expected + 1e-9)
-    ends = np.cumsum(np.maximum(expected - sure, 0.0))
-    rest = round(float(expected.sum())) - int(sure.sum())
-    marks = np.ceil(np.minimum(ends, rest) - shift)
+    # Plain loops: between training steps, array operations on few numbers take twice as long.
+    given = expected.tolist()
+    sure = [math.floor(x + 1e-9) for x in given]  # a cumulated sum such as 0.9999999999 is a rounded 1
+    rest = round(sum(given)) - sum(sure)
+    ends = accumulate(max(x - k, 0.0) for x, k in zip(given, sure, strict=True))
+    marks = [0, *(min(max(math.ceil(min(end, rest) - shift), 0), rest) for end in ends)]
     marks[-1] = rest
-    marks = np.clip(marks, 0, rest)
-    numbers: NDArray[np.int64] = (sure + np.diff(marks, prepend=0.0)).astype(np.int64)
-    return numbers
+    return np.array([k + b - a for k, (a, b) in zip(sure, pairwise(marks), strict=True)], np.int64)

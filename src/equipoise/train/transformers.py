@@ -452,8 +452,16 @@ class _Rows(Dataset[dict[str, Any]]):
         return len(self.data)
 
     def __getitem__(self, index: tuple[int, Draw]) -> dict[str, Any]:
-        number, draw = index
-        return {**self.data[number], self.column: draw.domain, WEIGHT: draw.weight}
+        return self.__getitems__([index])[0]
+
+    def __getitems__(self, batch: list[tuple[int, Draw]]) -> list[dict[str, Any]]:
+        """A whole batch; read at once where the data set can do so."""
+        numbers = [number for number, _ in batch]
+        at_once = getattr(self.data, "__getitems__", None)
+        rows = at_once(numbers) if at_once else [self.data[number] for number in numbers]
+        return [
+            {**row, self.column: draw.domain, WEIGHT: draw.weight} for row, (_, draw) in zip(rows, batch, strict=True)
+        ]
 
 
 class _Collate:
