@@ -3,8 +3,9 @@
     python tools/carry_results.py src/equipoise/experiments/published.jsonl.xz
 
 Revision 6 of SelfTuned differs from the one before only from step 50 on, and where one gain starts more than twelve
-times as large as another. Federated runs of fewer than 50 rounds, whose clients have the same weight and the same
-network, are the same: they are carried over. The others are left out, to be made again.
+times as large as another. Federated runs whose clients have the same weight and the same network are the same if they have
+fewer than 50 rounds, or at most 300 and a floor that began to fade before round 50: the new rule ends a full floor, and
+trials begin after round 300. They are carried over. The others are left out, to be made again.
 """  # noqa: D415
 
 import sys
@@ -17,13 +18,21 @@ from equipoise.experiments.results import Cell, cells_in, pack
 
 REVISIONS = {"SelfTuned": (5, eq.SelfTuned.revision)}
 """By class: the revision that is carried over, and the one it is carried to."""
-CARRIED = "from an earlier revision: the same run, as it has equal weights and fewer than 50 rounds"
+CARRIED = "from an earlier revision: the same run, as it has equal weights, and no full floor from round 50 on"
 
 
 def is_same(cell: Cell) -> bool:
-    """Whether it is a federated run of few rounds with equal weights."""
+    """Whether it is a federated run with equal weights, in which nothing new applies."""
     task = cell.spec.get("task")
-    return isinstance(task, dict) and task.get("rounds", 50) < 50 and "preference" not in cell.spec
+    if not isinstance(task, dict) or "preference" in cell.spec or task.get("rounds", 301) > 300:
+        return False
+    return task["rounds"] < 50 or has_faded(cell)
+
+
+def has_faded(cell: Cell) -> bool:
+    """Whether some weight was below 0.9/m before round 50. Weights are kept of every fifth round."""
+    early = cell.result["coefficients"][: 49 // cell.spec["every"]]
+    return any(min(weights) < 0.9 / len(weights) for weights in early)
 
 
 def renewed(part: Any) -> Any:
