@@ -18,7 +18,8 @@ Get the pages first, 13 MB, on a Debian machine or from any mirror of Debian's a
     for package in *.deb; do dpkg-deb -x $package .; done
 
     python examples/languages.py --size tiny    # 0.3 million parameters, some 75 s on one core
-    python examples/languages.py                # 11 million parameters, on a GPU
+    python examples/languages.py                # 11 million, on a GPU
+    python examples/languages.py --size medium  # 50 million
 """
 
 import argparse
@@ -73,6 +74,7 @@ class Size(NamedTuple):
 SIZES = {
     "tiny": Size(96, 2, 4, 64, 24, 250, 200, 40),
     "small": Size(384, 6, 6, 512, 48, 400, 800, 200),
+    "medium": Size(640, 10, 10, 512, 48, 400, 800, 200),
 }
 
 
