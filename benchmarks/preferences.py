@@ -12,10 +12,10 @@ weighted loss max w_i f_i of the answer of each ray, on all training data and, w
 Claims: a sweep takes at most 4 times the steps of one cold run; in the median over the rays its largest weighted loss
 is at most 2 % above that of the cold run.
 
-Change: a cold run for one preference, then `set_preference` for another and 20 % of the steps. A falling rate begins
-anew, with 0.75 of its start on Multi-MNIST and 0.15 on Adult. Claim: the imbalance of the answer on all training
-data, largest over smallest weighted loss less 1, is below 5 %. Beside it: the imbalance of a cold run of all steps, and
-of one that has 20 % of the steps.
+Change: a cold run for one preference, then `set_preference` for another and 20 % of the steps, with a fresh state of
+the optimizer. A falling rate begins anew at half its start and falls exponentially, to 1/55 of that; this was chosen on
+seeds 2 to 7. Claim: the imbalance of the answer on all training data, largest over smallest weighted loss less 1, is
+below 5 %. Beside it: the imbalance of a cold run of all steps, and of one that has 20 % of the steps.
 
 `--check` exits with 1 if a claim is missed. Multi-MNIST and Adult need files (docs/datasets.md); tasks without their
 data are left out, and named.
@@ -24,10 +24,11 @@ data are left out, and named.
 import argparse
 import itertools
 import json
+import math
 import statistics
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -44,6 +45,8 @@ RAYS, COST_AT_MOST, ABOVE_AT_MOST = 10, 4.0, 0.02
 SHARED, OWN, FALLEN = 0.7, 0.33, 0.4
 """Of a cold run: the steps that all rays share, those of each ray, and the learning rate between them."""
 SHARE, IMBALANCE_AT_MOST = 0.2, 0.05
+RESTART, FALL = 0.5, 4.0
+"""After a change: the learning rate over its start, and the logarithm of how far it falls."""
 
 
 class Point(nn.Module):
@@ -70,7 +73,6 @@ class Task:
         model: Makes the start, by a seed.
         optimizer: Of the parameters.
         decays: Whether the learning rate falls.
-        warm: The learning rate after a change of the preference, over that of a cold run.
         batch: The losses of a step, (m,).
         train: The exact losses, (m,).
         test: Those of test data, (m,).
@@ -83,7 +85,6 @@ class Task:
     model: Callable[[int], nn.Module]
     optimizer: Callable[[Any], torch.optim.Optimizer]
     decays: bool
-    warm: float
     batch: Callable[[Any, Draw], Tensor]
     train: Losses
     test: Losses | None = None
@@ -104,7 +105,6 @@ def vlmop2() -> Task:
         model=lambda seed: Point(problem.initial(1, seed)[0].float()),
         optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.02),
         decays=False,
-        warm=1.0,
         batch=noisy,
         train=lambda model: problem.losses(model.x),
     )
@@ -133,7 +133,6 @@ def multi_mnist(folder: str | None) -> Task:
         model=model,
         optimizer=lambda parameters: torch.optim.Adam(parameters, lr=digits_example.STEP_SIZE),
         decays=True,
-        warm=0.75,
         batch=batch,
         train=lambda model: exact(model, train),
         test=lambda model: exact(model, test),
@@ -160,7 +159,6 @@ def adult(folder: str | None) -> Task:
         model=model,
         optimizer=lambda parameters: torch.optim.Adam(parameters, lr=adult_example.STEP_SIZE),
         decays=True,
-        warm=0.15,
         batch=lambda model, _: losses(model, train),
         train=lambda model: losses(model, train),
         test=lambda model: losses(model, test),
@@ -179,9 +177,19 @@ class Loop:
 
     def train(self, steps: int, rate: float = 1.0, end: float = 0.0) -> None:
         """Steps in which the learning rate falls in a line from `rate` to `end`, in units of its start."""
-        for step in range(steps):
-            now = rate + (end - rate) * step / steps if self.task.decays else rate
-            self.optimizer.param_groups[0]["lr"] = self.rate * now
+        self.follow(rate + (end - rate) * step / steps if self.task.decays else rate for step in range(steps))
+
+    def change(self, w: Tensor, steps: int) -> None:
+        """Steps for another preference."""
+        self.mol.set_preference(w)
+        self.optimizer.state.clear()
+        falls = self.task.decays
+        self.follow(RESTART * math.exp(-FALL * step / steps) if falls else 1.0 for step in range(steps))
+
+    def follow(self, rates: Iterable[float]) -> None:
+        """A step for each learning rate, in units of its start."""
+        for rate in rates:
+            self.optimizer.param_groups[0]["lr"] = self.rate * rate
             self.mol(self.task.batch(self.model, self.draw)).backward()
             self.optimizer.step()
             self.optimizer.zero_grad()
@@ -304,8 +312,7 @@ def run_change(task: Task, seed: int, before: float, after: float) -> Change:
     few, w = round(SHARE * task.steps), pair(after)
     loop = Loop(task, pair(before), seed)
     loop.train(task.steps)
-    loop.mol.set_preference(w)
-    loop.train(few, task.warm)
+    loop.change(w, few)
     fresh, short = Loop(task, w, seed), Loop(task, w, seed)
     fresh.train(task.steps)
     short.train(few)
