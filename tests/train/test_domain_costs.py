@@ -1,8 +1,10 @@
 """What drawn batches and losses by domain cost a step: operations of torch, waits for the device, shared memory."""
 
+import copy
 from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -51,7 +53,7 @@ def test_a_wait_for_this_device_is_an_error():
         torch.empty(3, device=DEVICE).nonzero()
 
 
-@pytest.mark.parametrize(("packed", "share", "most"), [(False, False, 15), (True, False, 14), (False, True, 16)])
+@pytest.mark.parametrize(("packed", "share", "most"), [(False, False, 14), (True, False, 13), (False, True, 15)])
 def test_token_losses_add_few_operations_and_no_wait(packed, share, most):
     logits, labels = text()
     domains = torch.empty((N, T) if packed else (N,), device=DEVICE, dtype=torch.int64)
@@ -62,7 +64,7 @@ def test_token_losses_add_few_operations_and_no_wait(packed, share, most):
     assert ours - plain <= most
 
 
-@pytest.mark.parametrize(("overlap", "most"), [(False, 11), (True, 18)])
+@pytest.mark.parametrize(("overlap", "most"), [(False, 10), (True, 17)])
 def test_group_losses_add_few_operations_and_no_wait(overlap, most):
     values = torch.empty(N, device=DEVICE, requires_grad=True)
     shape, dtype = ((N, M), torch.float32) if overlap else ((N,), torch.int64)
@@ -102,9 +104,22 @@ def test_a_draw_comes_from_a_worker_without_shared_memory():
 @pytest.mark.parametrize("change", [lambda x: x.bfloat16(), lambda x: x.double().requires_grad_(), lambda x: x.half()])
 def test_other_tensors_in_a_draw_are_passed_as_torch_passes_them(change):
     draw = draw_of_a_batch()._replace(weight=change(torch.ones(6)))
-    function, (_, weight) = draw.__reduce__()
-    assert weight is draw.weight
-    assert function(1, weight) == (1, weight)
+    sent = ForkingPickler.loads(ForkingPickler.dumps(draw))
+    assert torch.equal(sent.weight, draw.weight)
+    assert sent.weight.requires_grad == draw.weight.requires_grad
+    assert draw.weight.is_shared()
+
+
+def test_fields_that_are_no_tensors_come_from_a_worker_as_they_are():
+    draw = draw_of_a_batch()._replace(domain=np.array(["en", "de"]), weight=np.ones(2))
+    sent = ForkingPickler.loads(ForkingPickler.dumps(draw))
+    assert sent.domain.tolist() == ["en", "de"]
+    assert type(sent.weight) is np.ndarray
+
+
+def test_a_draw_is_copied_as_any_other_tuple():
+    draw = draw_of_a_batch()
+    assert copy.copy(draw).weight is draw.weight
 
 
 class AtOnce(Dataset[int]):
@@ -126,3 +141,12 @@ def test_a_data_set_that_reads_whole_batches_is_asked_for_them():
     ):
         assert numbers.tolist() == [10 * k for k, _ in batch]
         assert draw.domain.tolist() == [one.domain for _, one in batch]
+
+
+@pytest.mark.parametrize("found", [{"a": [1] * 6, "b": [2] * 6}, dict.fromkeys("abcdef"), [1, 2, 3], "abcdef"])
+def test_columns_instead_of_samples_are_an_error(found, monkeypatch):
+    data = AtOnce()
+    monkeypatch.setattr(data, "__getitems__", lambda _: found)
+    sampler = eq.DomainSampler([0, 0, 1, 2, 2, 2], 6)
+    with pytest.raises(ValueError, match=r"must return a list with one sample per index; found .* for 6 indices"):
+        next(iter(DataLoader(sampler.with_draws(data), batch_sampler=sampler)))

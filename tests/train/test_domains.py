@@ -28,6 +28,17 @@ METHOD = (eq.OMD(0.3), eq.Suffix())
 PROBABILITIES = st.lists(st.floats(1e-9, 1.0), min_size=1, max_size=8).map(lambda x: np.array(x) / sum(x))
 
 
+@pytest.mark.parametrize("room", [2**20, 50], ids=["blocks of 32 steps", "blocks of 8"])
+def test_the_random_part_of_a_step_depends_on_seed_and_step_alone(room, monkeypatch):
+    monkeypatch.setattr(module, "ROOM", room)
+    sampler = eq.DomainSampler(DOMAINS, 6, steps=100, seed=5)
+    for step in (0, 31, 32, 63, 64, 33, 31, 0):
+        sampler._drawn = step
+        generator, (shift, order) = np.random.default_rng((5, 0, step)), sampler._chance()
+        assert shift == generator.random()
+        assert order.tolist() == generator.permutation(6).tolist()
+
+
 # Whole numbers with given means --------------------------------------------------------------------
 @given(PROBABILITIES, st.integers(1, 50))
 def test_numbers_have_their_means_exactly(q, n):

@@ -3,6 +3,7 @@
 import math
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
+from multiprocessing.reduction import ForkingPickler
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy as np
@@ -25,8 +26,9 @@ __all__ = ["DomainSampler", "DomainStreams", "Draw"]
 
 LEAST = 1e-12
 """Probabilities are raised to at least this before the bounds are applied."""
-BLOCK = 32
-"""Steps whose random parts are made at once: between two training steps one takes four times as long."""
+BLOCK, ROOM = 32, 2**20
+"""Steps whose random parts are made at once: between two training steps one takes four times as long. Fewer if a step
+has so many samples that the block would have more than this many numbers."""
 UNFOLLOWED = 1000
 """Steps drawn without a call of `follow` before a warning."""
 
@@ -46,10 +48,6 @@ class Draw(NamedTuple):
     weight: Any
     """k/(n q): the samples of this domain in the batch, over those expected with the q they were drawn with."""
 
-    def __reduce__(self) -> tuple[Callable[..., "Draw"], tuple[Any, ...]]:
-        """Pickles tensors by value: passing two small ones in shared memory takes longer than drawing the batch."""
-        return _unpack, tuple(x.numpy() if type(x) is Tensor and _is_plain(x) else x for x in self)
-
 
 def _is_plain(x: Tensor) -> bool:
     """Whether an array can hold it."""
@@ -57,9 +55,18 @@ def _is_plain(x: Tensor) -> bool:
     return known and x.device.type == "cpu" and x.layout == torch.strided and not x.requires_grad
 
 
-def _unpack(*fields: Any) -> Draw:
-    """Undo `Draw.__reduce__`."""
-    return Draw(*(torch.from_numpy(x) if isinstance(x, np.ndarray) else x for x in fields))
+def _pack(draw: Draw) -> tuple[Callable[..., Draw], tuple[Any, ...]]:
+    """Pass tensors to another process by value: two small ones in shared memory take longer than drawing the batch."""
+    plain = tuple(type(x) is Tensor and _is_plain(x) for x in draw)
+    return _unpack, (plain, *(x.numpy() if by_value else x for x, by_value in zip(draw, plain, strict=True)))
+
+
+def _unpack(plain: tuple[bool, ...], *fields: Any) -> Draw:
+    """Undo `_pack`."""
+    return Draw(*(torch.from_numpy(x) if by_value else x for x, by_value in zip(fields, plain, strict=True)))
+
+
+ForkingPickler.register(Draw, _pack)
 
 
 class Mixture(NamedTuple):
@@ -189,9 +196,10 @@ class _Domains:
 
     def _chance(self) -> tuple[float, NDArray[np.int64]]:
         """The random part of the next step: the shift of `allot`, and the order of its places, (n,)."""
-        block, place = divmod(self._drawn, BLOCK)
+        size = max(1, min(BLOCK, ROOM // self.mixture.places))
+        block, place = divmod(self._drawn, size)
         if self._block != block:
-            steps = range(BLOCK * block, BLOCK * (block + 1))
+            steps = range(size * block, size * (block + 1))
             made = [np.random.default_rng((self.mixture.seed, 0, step)) for step in steps]
             self._block, self._chances = block, [(one.random(), one.permutation(self.mixture.places)) for one in made]
         return self._chances[place]
@@ -402,13 +410,31 @@ class _WithDraws(Dataset[tuple[Any, Draw]]):
         """A whole batch; read at once where the data set can do so."""
         for index in batch:
             _check_index(index)
-        numbers, draws = zip(*batch, strict=True)
-        at_once = getattr(self.data, "__getitems__", None)
-        samples = at_once(list(numbers)) if at_once else [self.data[number] for number in numbers]
-        return list(zip(samples, draws, strict=True))
+        samples = read_samples(self.data, [number for number, _ in batch])
+        return [(sample, draw) for sample, (_, draw) in zip(samples, batch, strict=True)]
 
     def __len__(self) -> int:
         return len(cast("Sized", self.data))
+
+
+def read_samples(data: Any, numbers: list[int]) -> Sequence[Any]:  # noqa: ANN401
+    """Samples of a data set; at once where it can do so.
+
+    Args:
+        data: The data set.
+        numbers: Those of the samples.
+
+    Raises:
+        ValueError: If its `__getitems__` does not return a list of as many samples.
+    """
+    at_once = getattr(data, "__getitems__", None)
+    if at_once is None:
+        return [data[number] for number in numbers]
+    found = at_once(numbers)
+    sound = not isinstance(found, Mapping | str) and len(found) == len(numbers)
+    rule = f"__getitems__ of {type(data).__name__} must return a list with one sample per index"
+    require(sound, rule, lambda: f"{type(found).__name__} for {len(numbers)} indices")
+    return found  # type: ignore[no-any-return]
 
 
 def _check_index(index: object) -> None:

@@ -56,6 +56,6 @@ def allot(expected: Numbers, shift: float) -> NDArray[np.int64]:
     sure = [math.floor(x + 1e-9) for x in given]  # a cumulated sum such as 0.9999999999 is a rounded 1
     rest = round(sum(given)) - sum(sure)
     ends = accumulate(max(x - k, 0.0) for x, k in zip(given, sure, strict=True))
-    marks = [0, *(min(max(math.ceil(min(end, rest) - shift), 0), rest) for end in ends)]
+    marks = [0, *(math.ceil(min(end, rest) - shift) for end in ends)]
     marks[-1] = rest
     return np.array([k + b - a for k, (a, b) in zip(sure, pairwise(marks), strict=True)], np.int64)

@@ -19,7 +19,7 @@ from transformers.trainer_utils import EvalLoopOutput
 from equipoise.errors import StateMismatchError, require, warn
 from equipoise.train.checkpoint import load, save
 from equipoise.train.distributed import mean_losses
-from equipoise.train.domains import DomainSampler, Draw
+from equipoise.train.domains import DomainSampler, Draw, read_samples
 from equipoise.train.inputs import Choice
 from equipoise.train.language import IGNORED, step_shares
 from equipoise.train.model_losses import ModelLosses
@@ -456,9 +456,7 @@ class _Rows(Dataset[dict[str, Any]]):
 
     def __getitems__(self, batch: list[tuple[int, Draw]]) -> list[dict[str, Any]]:
         """A whole batch; read at once where the data set can do so."""
-        numbers = [number for number, _ in batch]
-        at_once = getattr(self.data, "__getitems__", None)
-        rows = at_once(numbers) if at_once else [self.data[number] for number in numbers]
+        rows = read_samples(self.data, [number for number, _ in batch])
         return [
             {**row, self.column: draw.domain, WEIGHT: draw.weight} for row, (_, draw) in zip(rows, batch, strict=True)
         ]
