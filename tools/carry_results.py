@@ -2,10 +2,9 @@
 
     python tools/carry_results.py src/equipoise/experiments/published.jsonl.xz
 
-Revision 6 of SelfTuned differs from the one before only from step 50 on, and where one gain starts more than twelve
-times as large as another. Federated runs whose clients have the same weight and the same network are the same if they have
-fewer than 50 rounds, or at most 300 and a floor that began to fade before round 50: the new rule ends a full floor, and
-trials begin after round 300. They are carried over. The others are left out, to be made again.
+Revision 6 of SelfTuned differs from the one before where a full floor has not ended by step 50, where one gain starts
+more than twelve times as large as another, and in trials, which begin after step 300. Federated runs with equal weights
+in which none of this happened are the same and are carried over. The others are left out, to be made again.
 """  # noqa: D415
 
 import sys
@@ -26,13 +25,14 @@ def is_same(cell: Cell) -> bool:
     task = cell.spec.get("task")
     if not isinstance(task, dict) or "preference" in cell.spec or task.get("rounds", 301) > 300:
         return False
-    return task["rounds"] < 50 or has_faded(cell)
+    first = cell.result["untrained"]["client_losses"]
+    return max(first) <= 12 * min(first) and (task["rounds"] < 50 or has_faded(cell))
 
 
 def has_faded(cell: Cell) -> bool:
-    """Whether some weight was below 0.9/m before round 50. Weights are kept of every fifth round."""
+    """Whether several weights were between 0 and 0.9/m before round 50. Weights are kept of every fifth round."""
     early = cell.result["coefficients"][: 49 // cell.spec["every"]]
-    return any(min(weights) < 0.9 / len(weights) for weights in early)
+    return any(sum(0 < x < 0.9 / len(weights) for x in weights) > 1 for weights in early)
 
 
 def renewed(part: Any) -> Any:
