@@ -71,12 +71,15 @@ def test_after_a_change_the_rate_begins_anew_and_lower_with_a_fresh_optimizer():
     assert loop.optimizer.param_groups[0]["lr"] == pytest.approx(0.02 * 0.5 * math.exp(-3.6))
     [state] = loop.optimizer.state.values()
     assert state["step"] == 10
-    assert loop.mol.preferences[-1][1] == pytest.approx([0.3, 0.7])
+    loop.change(bench.pair(0.4), 2, "cosine")
+    assert loop.optimizer.param_groups[0]["lr"] == pytest.approx(0.02 * 0.75 / 2)
+    assert state["step"] == 12
+    assert loop.mol.preferences[-1][1] == pytest.approx([0.4, 0.6])
 
 
 def test_in_small(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(bench, "tasks", lambda _: {"vlmop2": small})
-    bench.main(["--json", str(tmp_path / "t.json")])
+    bench.main(["--tasks", "vlmop2", "--json", str(tmp_path / "t.json")])
     found = json.loads((tmp_path / "t.json").read_text())
     [row], [change] = found["sweep"], found["change"]
     assert row["cost"] == pytest.approx(4.0)
