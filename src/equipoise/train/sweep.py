@@ -121,7 +121,7 @@ def _check(mol: MultiObjective, w: Tensor, train: object, first: int, then: int)
 
 
 def _trained(mol: MultiObjective, w: Tensor, train: Callable[[int], object], n: int) -> Swept:
-    mol.set_preference(w)
+    mol._run.restart(w.to(mol._run.wish.w, copy=True))  # also of the central one: its answer is of its own steps
     begun = mol.step
     train(n)
     steps = mol.step - begun
