@@ -1,5 +1,6 @@
 """A sweep: every preference begins where the shared part ended, in any order, after any interruption."""
 
+import contextlib
 from typing import Any
 
 import pytest
@@ -142,6 +143,45 @@ def test_the_folder_of_another_sweep_is_refused(tmp_path):
     with pytest.raises(StateMismatchError, match="another sweep: preferences must be"):
         Loop().sweep(W.flip(0), folder=tmp_path)
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+
+
+@pytest.mark.parametrize("stop_after", [1, 3, 99])
+@pytest.mark.parametrize(
+    ("settings", "differs"),
+    [
+        ({"method": "LS"}, r"weighting must be Linear; found SelfTuned"),
+        ({"units": [100.0, 1.0]}, r"units must be \(100\.0, 1\.0\); found None"),
+        ({"every": 2}, r"every must be 2; found 1"),
+    ],
+)
+def test_the_folder_of_another_run_is_refused(settings, differs, stop_after, tmp_path):
+    loop = Loop()
+    loop.stop_after = stop_after
+    with contextlib.suppress(KeyboardInterrupt):
+        loop.sweep(folder=tmp_path)
+    other = Loop(**settings)
+    with pytest.raises(StateMismatchError, match=rf"\.pt is of another sweep, use a new folder: .*{differs}"):
+        other.sweep(folder=tmp_path)
+    assert other.trained == []
+
+
+def test_the_folder_of_another_model_is_refused(tmp_path):
+    loop = Loop()
+    loop.sweep(folder=tmp_path)
+    model = torch.nn.ParameterDict({"y": torch.nn.Parameter(torch.zeros(3))})
+    mol = eq.MultiObjective(model, torch.optim.SGD(model.parameters(), lr=0.1), [0.5, 0.5])
+    with pytest.raises(StateMismatchError, match=r"parameters must be \{'y': \(\(3,\), .*found \{'x': \(\(2,\), "):
+        eq.sweep(mol, W, loop.train, first=60, then=20, folder=tmp_path)
+
+
+def test_the_folder_of_an_earlier_version_is_refused(tmp_path):
+    Loop().sweep(folder=tmp_path)
+    path = tmp_path / "answer-0.pt"
+    content = eq.train.load(path)
+    del content["sweep"]["configuration"]
+    eq.train.save(content, path)
+    with pytest.raises(StateMismatchError, match=r"answer-0\.pt must have .* of an earlier version: use a new folder"):
+        Loop().sweep(folder=tmp_path)
 
 
 def test_a_run_that_has_been_trained_goes_on_from_there():

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from equipoise import preference
 from equipoise.errors import DamagedFileError, StateMismatchError, require, warn
-from equipoise.train.checkpoint import load, save
+from equipoise.train.checkpoint import check_configuration, configuration, load, save
 from equipoise.train.multi_objective import MultiObjective
 
 __all__ = ["Swept", "sweep"]
@@ -64,7 +64,8 @@ def sweep(
         folder: A folder for finished answers, from which an interrupted sweep resumes. Call `sweep` again with the same
             arguments, a new model and a new `mol`: finished answers are read, not trained again. The folder also keeps
             the end of the shared part until all are finished. Without a folder, both are kept in memory. Only one
-            process may use a folder at a time.
+            process may use a folder at a time. It holds the settings of `mol` and the shapes of the parameters, and is
+            refused for others; the optimizer, `train` and its data are not compared.
 
     Returns:
         One answer for each preference, in your order.
@@ -92,7 +93,7 @@ def sweep(
     """
     w = preference.validate(preferences, len(mol.preference))
     _check(mol, w, train, first, then)
-    store = _Folder(Path(folder), w, first, then) if folder is not None else _Memory()
+    store = _Folder(Path(folder), mol, w, first, then) if folder is not None else _Memory()
     trunk = _Trunk(mol, store)
     central = w[int((w - w.mean(0)).norm(dim=-1).argmin())]
     answers = {index: found for index in range(len(w)) if (found := store.answer(index)) is not None}
@@ -198,11 +199,12 @@ class _Memory:
 class _Folder:
     """One file for each answer, and one for the end of the shared part while it is needed."""
 
-    def __init__(self, path: Path, w: Tensor, first: int, then: int) -> None:
+    def __init__(self, path: Path, mol: MultiObjective, w: Tensor, first: int, then: int) -> None:
         require(not path.exists() or path.is_dir(), "folder must be a folder, or not exist", path)
         path.mkdir(parents=True, exist_ok=True)
         self._path, self._trunk, self._w = path, path / "trunk.pt", w
         self._sweep = {"preferences": w.tolist(), "first": first, "then": then}
+        self._configuration = configuration(mol._run)
 
     def _answer(self, index: int) -> Path:
         return self._path / f"answer-{index}.pt"
@@ -215,6 +217,13 @@ class _Folder:
             there = found["sweep"].get(name)
             if there != here:
                 raise StateMismatchError(f"{path} is of another sweep: {name} must be {here}; found {there}")
+        if "configuration" not in found["sweep"]:
+            rule = f"{path} must have the configuration of its run"
+            raise StateMismatchError(f"{rule}; found a file of an earlier version: use a new folder")
+        try:
+            check_configuration(found["sweep"]["configuration"], self._configuration)
+        except StateMismatchError as error:
+            raise StateMismatchError(f"{path} is of another sweep, use a new folder: {error}") from None
         return found
 
     def answer(self, index: int) -> Swept | None:
@@ -231,12 +240,15 @@ class _Folder:
         return self._read(self._trunk, {"model", "mol", "optimizer"})
 
     def keep(self, state: dict[str, Any]) -> None:
-        save({"sweep": self._sweep, **state}, self._trunk)
+        self._save(state, self._trunk)
 
     def finish(self, index: int, found: Swept) -> Swept:
         content = {"solution": found.solution, "metrics": found.metrics, "steps": found.steps}
-        save({"sweep": self._sweep, **content}, self._answer(index))
+        self._save(content, self._answer(index))
         return self.answer(index) or found
+
+    def _save(self, content: dict[str, Any], path: Path) -> None:
+        save({"sweep": {**self._sweep, "configuration": self._configuration}, **content}, path)
 
     def release(self) -> None:
         self._trunk.unlink(missing_ok=True)
