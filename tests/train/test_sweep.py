@@ -3,11 +3,13 @@
 import contextlib
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 import equipoise as eq
 from equipoise.errors import DamagedFileError, StateMismatchError
+from equipoise.train.steering import write_wish
 
 W = eq.preference.linspace(5, margin=0.1)
 
@@ -200,6 +202,58 @@ def test_training_without_a_step_is_said():
     assert any("nothing was recorded" not in str(one.message) for one in said)
 
 
+@pytest.mark.parametrize("part", [0, 2])
+def test_a_preference_that_changes_inside_train_is_an_error(part, tmp_path):
+    loop = Loop(schedule=False)
+    parts: list[int] = []
+
+    def train(steps):
+        loop.train(steps)
+        if len(parts) == part:
+            loop.mol.set_preference([0.2, 0.8])
+        parts.append(loop.mol.step)
+        loop.train(1)
+
+    with pytest.raises(ValueError, match=r"must stay while a sweep trains.* found a change after step (60|81)$"):
+        eq.sweep(loop.mol, W, train, first=60, then=20, folder=tmp_path)
+    assert len(parts) == part + 1
+    assert len(list(tmp_path.iterdir())) == part  # the end of the shared part, and one answer
+
+
+def test_a_wish_during_a_sweep_is_an_error(tmp_path):
+    loop = Loop(schedule=False)
+
+    def train(steps):
+        loop.train(1)
+        write_wish(tmp_path, [0.2, 0.8])
+        loop.train(steps)
+
+    with (
+        pytest.raises(ValueError, match="nor request another preference of a steered run"),
+        eq.train.steered(loop.mol, tmp_path, every=1e-9),
+    ):
+        eq.sweep(loop.mol, W, train, first=60, then=20)
+
+
+def test_preferences_by_name():
+    x = torch.nn.Parameter(torch.tensor([0.3, -0.2]))
+    optimizer = torch.optim.SGD([x], lr=0.05)
+    mol = eq.MultiObjective(torch.nn.ParameterDict({"x": x}), optimizer, {"left": 0.5, "right": 0.5})
+
+    def train(steps):
+        for _ in range(steps):
+            mol(eq.problems.VLMOP2(d=2).losses(x)).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+
+    named = [{"left": 0.25, "right": 0.75}, {"right": 0.5, "left": 0.5}]
+    answers = eq.sweep(mol, named, train, first=2, then=np.int64(3))  # type: ignore[arg-type]
+    assert [answer.preference.tolist() for answer in answers] == [[0.25, 0.75], [0.5, 0.5]]
+    assert [answer.steps for answer in answers] == [3, 3]
+    with pytest.raises(ValueError, match=r"must have the names \['left', 'right'\], as the run has; found \['left'\]"):
+        eq.sweep(mol, [{"left": 1.0}], train, first=1, then=1)
+
+
 def test_misuse(tmp_path):
     loop = Loop()
     with pytest.raises(ValueError, match=r"preference must have 2 entries, one per objective; found 3"):
@@ -219,7 +273,9 @@ def test_misuse(tmp_path):
         eq.sweep(loop.mol, W, 7, first=1, then=1)  # type: ignore[arg-type]
     limited = Loop(limits=[3.0])
     with pytest.raises(ValueError, match="mol must have no limits"):
-        eq.sweep(limited.mol, [[0.2, 0.3, 0.5]], limited.train, first=1, then=1)
+        eq.sweep(limited.mol, W, limited.train, first=1, then=1)
+    with pytest.raises(ValueError, match="preference must be a list, as the objectives of this run have no names"):
+        loop.sweep([{"left": 0.5, "right": 0.5}])
     alone = eq.MultiObjective(torch.nn.Linear(1, 1), None, [0.5, 0.5])
     with pytest.raises(ValueError, match="mol must have an optimizer for a sweep with a folder"):
         eq.sweep(alone, W, loop.train, first=1, then=1, folder=tmp_path)

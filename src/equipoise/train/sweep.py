@@ -2,18 +2,25 @@
 
 import copy
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor
 
 from equipoise import preference
+from equipoise.batch import whole
 from equipoise.errors import DamagedFileError, StateMismatchError, require, warn
 from equipoise.train.checkpoint import check_configuration, configuration, load, save
+from equipoise.train.inputs import read_change
 from equipoise.train.multi_objective import MultiObjective
 
 __all__ = ["Swept", "sweep"]
+
+
+Preferences = Tensor | Sequence[Sequence[float]] | Sequence[Mapping[str, float]]
+"""One w for each answer, (n, m); a mapping gives it by name."""
 
 
 class Swept(NamedTuple):
@@ -37,7 +44,7 @@ class Swept(NamedTuple):
 
 def sweep(
     mol: MultiObjective,
-    preferences: Tensor | Sequence[Sequence[float]],
+    preferences: Preferences,
     train: Callable[[int], object],
     *,
     first: int,
@@ -53,11 +60,12 @@ def sweep(
 
     Let a learning-rate schedule depend on `mol.step`: for every preference it continues from the end of the shared
     part. All other settings of the optimizer are reset, at the start of each preference, to their values when `sweep`
-    was called. At the end, the model and `mol` have the preference that was trained last.
+    was called. At the end, the model and `mol` have the preference that was trained last; if all answers come from the
+    folder, both stay as they are.
 
     Args:
         mol: The run. Its own preference is ignored.
-        preferences: The trade-offs, (n, m), such as `eq.preference.linspace(10)`.
+        preferences: The trade-offs, (n, m), such as `eq.preference.linspace(10)`, or a list of them by name.
         train: Your loop: `train(n)` takes n steps, or trains for n epochs, with `mol` and its optimizer.
         first: n for the part that all share.
         then: n for each preference.
@@ -72,7 +80,7 @@ def sweep(
 
     Raises:
         ValueError: There are no preferences, or they have another length, lie outside the simplex or are equal; or the
-            run has limits or, with a folder, no optimizer.
+            run has limits or, with a folder, no optimizer; or the preference changes inside `train`.
         StateMismatchError: The folder belongs to another sweep; the message says what differs.
         DamagedFileError: A file in it is damaged; the message names it. Delete it, and its part is trained again.
 
@@ -91,8 +99,9 @@ def sweep(
         >>> [round(answer.solution["x"].item(), 1) for answer in answers]  # w₁ x² = w₂ (x − 2)²
         [1.5, 1.0, 0.5]
     """
-    w = preference.validate(preferences, len(mol.preference))
-    _check(mol, w, train, first, then)
+    w = _read(mol, preferences)
+    first, then = whole("first", first), whole("then", then)
+    require(callable(train), "train must be a function of the number of steps", train)
     store = _Folder(Path(folder), mol, w, first, then) if folder is not None else _Memory()
     trunk = _Trunk(mol, store)
     central = w[int((w - w.mean(0)).norm(dim=-1).argmin())]
@@ -100,7 +109,7 @@ def sweep(
     left = [index for index in range(len(w)) if index not in answers]
     if left and not store.has_trunk():
         mol.set_preference(central)
-        train(first)
+        _train(mol, train, first)
         trunk.keep()
     for index in left:
         trunk.begin()
@@ -109,23 +118,35 @@ def sweep(
     return [answers[index] for index in range(len(w))]
 
 
-def _check(mol: MultiObjective, w: Tensor, train: object, first: int, then: int) -> None:
+def _read(mol: MultiObjective, preferences: Preferences) -> Tensor:
+    """The preferences, (n, m), or a ValueError."""
+    run = mol._run
+    run.check_open()
+    require(run.watch is None, "mol must have no limits to be swept: its preference must stay", "a run with limits")
+    numbers: Any = preferences
+    if isinstance(preferences, Sequence) and any(isinstance(one, Mapping) for one in preferences):
+        numbers = torch.stack([read_change(one, run.wish, limited=False).w for one in preferences])
+    w = preference.validate(numbers, len(mol.preference))
     require(w.ndim == 2 and len(w) >= 1, "preferences must have shape (n, m) with n ≥ 1", lambda: tuple(w.shape))
     require(len(set(map(tuple, w.tolist()))) == len(w), "preferences must differ from each other", w.tolist())
-    require(callable(train), "train must be a function of the number of steps", train)
-    for name, n in (("first", first), ("then", then)):
-        require(type(n) is int and n >= 1, f"{name} must be a whole number of at least 1", repr(n))
-    mol._run.check_open()
-    require(
-        mol._run.watch is None, "mol must have no limits to be swept: its preference must stay", "a run with limits"
+    return w
+
+
+def _train(mol: MultiObjective, train: Callable[[int], object], n: int) -> int:
+    """Train one part of the sweep; returns the number of its steps."""
+    begun, before = mol.step, mol.preferences
+    train(n)
+    rule = (
+        "the preference must stay while a sweep trains, as each answer is for its own: do not call mol.set_preference "
+        "in train, nor request another preference of a steered run"
     )
+    require(mol.preferences == before, rule, lambda: f"a change after step {mol.preferences[-1][0]}")
+    return mol.step - begun
 
 
 def _trained(mol: MultiObjective, w: Tensor, train: Callable[[int], object], n: int) -> Swept:
     mol._run.restart(w.to(mol._run.wish.w, copy=True))  # also of the central one: its answer is of its own steps
-    begun = mol.step
-    train(n)
-    steps = mol.step - begun
+    steps = _train(mol, train, n)
     if steps == 0:
         warn(f"train({n}) took no step for the preference {[round(x, 4) for x in w.tolist()]}: its answer is untrained")
     return Swept(w, mol.solution(), mol.metrics(), steps)
