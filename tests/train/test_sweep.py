@@ -1,6 +1,7 @@
 """A sweep: every preference begins where the shared part ended, in any order, after any interruption."""
 
 import contextlib
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -94,6 +95,59 @@ def test_a_schedule_restarts_with_the_learning_rate_of_the_start():
     assert [rate for _, _, rate in loop.trained] == [0.05] * 6
 
 
+def stepping(loop: Loop, rates: list[float], after: Callable[[], object]) -> Callable[[int], None]:
+    """Train with what is called after each step."""
+
+    def train(steps: int) -> None:
+        for _ in range(steps):
+            rates.append(loop.optimizer.param_groups[0]["lr"])
+            loop.mol(loop.losses()).backward()
+            loop.optimizer.step()
+            loop.optimizer.zero_grad()
+            after()
+
+    return train
+
+
+@pytest.mark.parametrize("stop_after", [None, 60])
+def test_a_scheduler_that_goes_on_through_the_parts_is_said_once(stop_after, tmp_path):
+    def run(boom: int | None) -> list[float]:
+        loop, rates = Loop(schedule=False), list[float]()
+        scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(loop.optimizer, 80)
+
+        def after() -> None:
+            scheduler.step()
+            if len(rates) == boom:
+                raise KeyboardInterrupt
+
+        eq.sweep(loop.mol, W, stepping(loop, rates, after), first=60, then=20, folder=tmp_path)
+        return rates
+
+    if stop_after is not None:  # all of the first preference is left
+        with pytest.raises(KeyboardInterrupt):
+            run(stop_after + 1)
+    with pytest.warns(UserWarning, match=r"rate of a preference rose to 0\.0[0-9]*, above the 0\.05 of the") as said:
+        rates = run(None)
+    assert len(said) == 1
+    assert "Let the rate depend on mol.step, or make the scheduler inside train" in str(said[0].message)
+    assert max(rates) > 0.05
+
+
+def test_a_rate_that_depends_on_the_step_is_not_warned_of():
+    """Also after a warm-up, where the optimizer has a low rate when the sweep begins."""
+    loop, rates = Loop(schedule=False), list[float]()
+
+    def after() -> None:
+        t = loop.mol.step
+        loop.optimizer.param_groups[0]["lr"] = 0.05 * min(1.0, t / 10) * (1 - t / 81)
+
+    loop.optimizer.param_groups[0]["lr"] = 0.001
+    eq.sweep(loop.mol, W, stepping(loop, rates, after), first=60, then=20)
+    assert rates[0] == 0.001
+    assert rates[61] > 0.01
+    assert not loop.optimizer._optimizer_step_pre_hooks.keys() - {loop.mol._run.attached.handles[0].id}  # type: ignore[union-attr]
+
+
 def test_the_answers_are_in_the_users_order():
     shuffled = W[[3, 0, 4, 2, 1]]
     assert same(Loop().sweep(shuffled), [Loop().sweep()[k] for k in (3, 0, 4, 2, 1)])
@@ -114,6 +168,29 @@ def test_a_sweep_that_was_stopped_goes_on_bit_for_bit(stop_after, tmp_path):
     third = Loop()
     assert same(third.sweep(folder=tmp_path), whole)
     assert third.trained == []
+
+
+def test_with_a_seed_for_each_part_random_numbers_are_resumed_too(tmp_path):
+    def run(stop_after: int, **settings: Any) -> list[eq.train.Swept]:
+        loop, left = Loop(), [stop_after]
+
+        def train(steps: int) -> None:
+            torch.manual_seed(loop.mol.step)
+            for _ in range(steps):
+                loop.mol(loop.losses() * (1 + 0.1 * torch.randn(2))).backward()
+                loop.optimizer.step()
+                loop.optimizer.zero_grad()
+                left[0] -= 1
+                if left[0] == 0:
+                    raise KeyboardInterrupt
+
+        return eq.sweep(loop.mol, W, train, first=60, then=20, **settings)
+
+    for stop_after in (30, 90, 25):  # in the shared part, in the second preference, and in the third one
+        with pytest.raises(KeyboardInterrupt):
+            run(stop_after, folder=tmp_path)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["answer-0.pt", "answer-1.pt", "trunk.pt"]
+    assert same(run(0, folder=tmp_path), run(0))
 
 
 def test_an_answer_that_was_deleted_is_trained_again_with_the_shared_part(tmp_path):

@@ -2,7 +2,8 @@
 
 import copy
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -59,9 +60,9 @@ def sweep(
     four runs. docs/tutorial/5-no-trade-off-yet.md measures how good the answers are.
 
     Let a learning-rate schedule depend on `mol.step`: for every preference it continues from the end of the shared
-    part. All other settings of the optimizer are reset, at the start of each preference, to their values when `sweep`
-    was called. At the end, the model and `mol` have the preference that was trained last; if all answers come from the
-    folder, both stay as they are.
+    part. A scheduler of torch must be made inside `train`: all settings of the optimizer are reset, at the start of
+    each preference, to their values when `sweep` was called. At the end, the model and `mol` have the preference that
+    was trained last; if all answers come from the folder, both stay as they are.
 
     Args:
         mol: The run. Its own preference is ignored.
@@ -107,13 +108,14 @@ def sweep(
     central = w[int((w - w.mean(0)).norm(dim=-1).argmin())]
     answers = {index: found for index in range(len(w)) if (found := store.answer(index)) is not None}
     left = [index for index in range(len(w)) if index not in answers]
-    if left and not store.has_trunk():
-        mol.set_preference(central)
-        _train(mol, train, first)
-        trunk.keep()
-    for index in left:
-        trunk.begin()
-        answers[index] = store.finish(index, _trained(mol, w[index], train, then))
+    with trunk.watched():
+        if left and not store.has_trunk():
+            mol.set_preference(central)
+            _train(mol, train, first)
+            trunk.keep()
+        for index in left:
+            trunk.begin()
+            answers[index] = store.finish(index, _trained(mol, w[index], train, then))
     store.release()
     return [answers[index] for index in range(len(w))]
 
@@ -171,15 +173,41 @@ class _Trunk:
         require(self.optimizer is not None or isinstance(store, _Memory), rule, "none")
         groups = [] if self.optimizer is None else self.optimizer.param_groups
         self.settings = [copy.deepcopy(_settings(group)) for group in groups]
+        self.rate = _rate(groups)
+        """The highest learning rate of the shared part."""
+        self._shared, self._warned = True, False
+
+    @contextmanager
+    def watched(self) -> Iterator[None]:
+        """A context that warns once if a preference has a higher learning rate than the shared part had."""
+        hook = None if self.optimizer is None else self.optimizer.register_step_pre_hook(self._look)
+        try:
+            yield
+        finally:
+            if hook is not None:
+                hook.remove()
+
+    def _look(self, optimizer: torch.optim.Optimizer, *_: object) -> None:
+        rate = _rate(optimizer.param_groups)
+        if self._shared:
+            self.rate = max(self.rate, rate)
+        elif rate > self.rate * (1 + 1e-6) and not self._warned:
+            self._warned = True
+            warn(
+                f"the learning rate of a preference rose to {rate:.3g}, above the {self.rate:.3g} of the shared part: "
+                "does a torch scheduler go on, while sweep resets the optimizer's settings for every preference? Let "
+                "the rate depend on mol.step, or make the scheduler inside train; this is said once"
+            )
 
     def keep(self) -> None:
         """Save the state at the end of the shared part."""
         model, optimizer = self.mol.model.state_dict(), self.optimizer and self.optimizer.state_dict()
-        self.store.keep({"model": model, "mol": self.mol.state_dict(), "optimizer": optimizer})
+        self.store.keep({"model": model, "mol": self.mol.state_dict(), "optimizer": optimizer, "rate": self.rate})
 
     def begin(self) -> None:
         """Restore the state at the end of the shared part, with the optimizer's initial settings."""
         state = self.store.trunk()
+        self._shared, self.rate = False, state["rate"]
         self.mol.model.load_state_dict(state["model"])
         self.mol.load_state_dict(state["mol"])
         if self.optimizer is not None:
@@ -188,6 +216,11 @@ class _Trunk:
             for name in _settings(group):
                 del group[name]
             group.update(copy.deepcopy(settings))
+
+
+def _rate(groups: list[dict[str, Any]]) -> float:
+    """The highest learning rate; those in tensors are left out, as they may be on a device."""
+    return max((group["lr"] for group in groups if isinstance(group.get("lr"), float | int)), default=0.0)
 
 
 def _settings(group: dict[str, Any]) -> dict[str, Any]:
@@ -258,7 +291,7 @@ class _Folder:
         return self._trunk.exists()
 
     def trunk(self) -> dict[str, Any]:
-        return self._read(self._trunk, {"model", "mol", "optimizer"})
+        return self._read(self._trunk, {"model", "mol", "optimizer", "rate"})
 
     def keep(self, state: dict[str, Any]) -> None:
         self._save(state, self._trunk)
