@@ -174,8 +174,9 @@ def test_misuse():
     with pytest.raises(ValueError, match=r"sum to 1; found"):
         run.mol.set_preference([0.5, 0.6])
     run.mol(run.losses()).backward()
-    with pytest.raises(ValueError, match=r"must be changed between steps, after optimizer\.step"):
-        run.mol.set_preference(V)
+    for w in (V, W):  # also the present one
+        with pytest.raises(ValueError, match=r"between steps, after optimizer\.step.*found 1 backward pass since"):
+            run.mol.set_preference(w)
     run.optimizer.step()
     run.optimizer.zero_grad()
     run.mol.set_preference(V)
@@ -187,6 +188,61 @@ def test_misuse():
     run.mol.close()
     with pytest.raises(ValueError, match="mol must be open"):
         run.mol.set_preference(W)
+
+
+def test_the_present_preference_changes_nothing():
+    run, alone = Loop().train(20), Loop().train(20)
+    before = run.mol.preferences
+    run.mol.set_preference(W)
+    assert run.mol.preferences == before
+    assert run.mol.recorded == 20
+    assert torch.equal(run.train(20).mol.solution()["weight"], alone.train(20).mol.solution()["weight"])
+
+
+@pytest.mark.parametrize("to_none", [True, False])
+def test_after_a_step_that_was_not_taken_it_can_change(to_none):
+    run = Loop().train(2)
+    for _ in range(2):  # two micro-batches
+        run.mol(run.losses()).backward()
+    with pytest.raises(ValueError, match=r"or mol\.discard\(\) before; found 2 backward passes since the last step"):
+        run.mol.set_preference(V)
+    run.optimizer.zero_grad(set_to_none=to_none)
+    if not to_none:
+        run.mol.discard()
+    run.mol.set_preference(V)
+    clean = Loop().train(2)
+    clean.mol.set_preference(V)
+    assert torch.equal(run.train(30).mol.solution()["weight"], clean.train(30).mol.solution()["weight"])
+
+
+def test_after_steps_that_a_gradient_scaler_skips_it_can_change():
+    run = Loop().train(2)
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0)
+    scaler.scale(run.mol(run.losses()) * torch.inf).backward()
+    scaler.step(run.optimizer)
+    scaler.update()
+    run.optimizer.zero_grad()
+    run.mol.set_preference(V)
+    assert [step for step, _ in run.mol.preferences] == [0, 2]
+
+
+@pytest.mark.parametrize("method", [None, "MGDA"])
+def test_a_call_from_before_the_change_cannot_be_differentiated(method):
+    run = Loop(method=method).train(2)
+    scalar = run.mol(run.losses())
+    run.mol.set_preference(V)
+    with pytest.raises(ValueError, match="found a change between a call of mol and its backward pass"):
+        scalar.backward()
+    run.train(1)
+    assert (run.mol.step, run.mol.recorded) == (3, 1)
+
+
+def test_a_call_that_is_never_differentiated_does_not_matter():
+    run = Loop().train(2)
+    unused = run.mol(run.losses())
+    run.mol.set_preference(V)
+    run.train(2)
+    assert (run.mol.step, run.mol.recorded, unused.requires_grad) == (4, 2, True)
 
 
 class Travel:

@@ -7,6 +7,7 @@ import warnings
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -244,9 +245,13 @@ def test_misuse(tmp_path):
     for mol, rule in ((alone, "must have an optimizer"), (limited.mol, "must have no limits"), (closed.mol, "be open")):
         with pytest.raises(ValueError, match=rule):
             steered(mol, tmp_path).__enter__()
-    for every in (0.0, -1.0, float("nan")):
-        with pytest.raises(ValueError, match="every must be a positive number of seconds"):
+    every: Any
+    for every in (0.0, -1.0, float("nan"), None, "1"):
+        with pytest.raises(ValueError, match=f"every must be a positive number of seconds; found {every}"):
             steered(Loop().mol, tmp_path, every=every).__enter__()
+    pareto: Any = eq.ParetoSet(torch.nn.Linear(2, 1), None, 2)
+    with pytest.raises(ValueError, match=r"mol must be a MultiObjective.*found a ParetoSet"):
+        steered(pareto, tmp_path).__enter__()
     assert list(tmp_path.iterdir()) == []
 
 
@@ -275,3 +280,58 @@ def test_a_wish_is_a_preference(tmp_path):
     write_wish(tmp_path, [0.25, 0.75])
     assert read_wish(tmp_path, 2) == [0.25, 0.75]
     assert check_wish({"preference": [0, 1]}, 2) == [0.0, 1.0]
+
+
+@pytest.mark.parametrize(
+    "wish",
+    [
+        (0.25, 0.75),
+        torch.tensor([0.25, 0.75]),
+        torch.tensor([0.25, 0.75], requires_grad=True),
+        np.array([0.25, 0.75]),
+        {"right": 0.75, "left": 0.25},
+    ],
+)
+def test_a_wish_may_be_of_any_form(wish, tmp_path):
+    loop = Loop()
+    with steered(loop.mol, tmp_path, every=1e-9):
+        write_wish(tmp_path, wish)
+        assert read_wish(tmp_path, 2) == [0.25, 0.75]
+        loop.train(1)
+    assert loop.mol.preference.tolist() == [0.25, 0.75]
+
+
+def test_a_sum_that_set_preference_takes_is_taken(tmp_path):
+    loop = Loop()
+    with steered(loop.mol, tmp_path, every=1e-9):
+        write_wish(tmp_path, [0.3, 0.70002])
+        loop.train(1)
+    assert len(loop.mol.preferences) == 2
+
+
+def test_the_present_preference_is_no_change(tmp_path):
+    loop = Loop()
+    with steered(loop.mol, tmp_path, every=1e-9):
+        loop.train(3)
+        write_wish(tmp_path, [0.5, 0.5])
+        loop.train(3)
+    assert len(loop.mol.preferences) == 1
+    assert loop.mol.recorded == 6
+
+
+def test_a_wish_that_cannot_be_is_refused_where_it_is_written(tmp_path):
+    missing = tmp_path / "nowhere"
+    with pytest.raises(
+        ValueError, match=r"eq\.train\.steered\(mol, folder\) makes it; found '.*nowhere', which does not"
+    ):
+        write_wish(missing, [0.2, 0.8])
+    assert not missing.exists()
+    with pytest.raises(ValueError, match="non-negative and sum to 1; found entry nan"):
+        write_wish(tmp_path, [float("nan"), 1.0])
+    with pytest.raises(ValueError, match=r"sum 1\.10 \(divide the entries by it\)"):
+        write_wish(tmp_path, [0.2, 0.9])
+    with pytest.raises(FileNotFoundError, match=r"status\.json"):
+        write_wish(tmp_path, {"left": 0.2, "right": 0.8})
+    with steered(Loop().mol, tmp_path), pytest.raises(ValueError, match=r"must have the names \['left', 'right'\]"):
+        write_wish(tmp_path, {"left": 0.2, "up": 0.8})
+    assert not (tmp_path / "wish.json").exists()

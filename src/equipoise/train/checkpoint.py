@@ -22,7 +22,7 @@ from equipoise.weighting.protocol import duals
 if TYPE_CHECKING:
     from equipoise.train.run import Run, Saved
 
-__all__ = ["check_configuration", "check_tensors", "describe", "load", "resume", "save", "state_of"]
+__all__ = ["check_configuration", "check_tensors", "configuration", "describe", "load", "resume", "save", "state_of"]
 
 
 def save(checkpoint: object, path: str | os.PathLike[str]) -> None:
@@ -123,16 +123,7 @@ def _entries(run: "Run", conversion: Any) -> dict[str, Any]:  # noqa: ANN401
     if run.params.sharded:
         tensors |= {key: as_shard(tensors[key], owner) for key, owner in _owners(run).items()}
     return {
-        "configuration": describe(
-            weighting=run.weighting,
-            conversion=run.archive.conversion,
-            preference=run.preferences[0][1],
-            names=run.wish.names,
-            every=run.course.every,
-            units=run.units.units,
-            ideal=run.units.ideal,
-            parameters={name: (tuple(p.shape), str(record_dtype(p))) for name, p in run.params().items()},
-        ),
+        "configuration": {**configuration(run), **describe(preference=run.preferences[0][1])},
         **{name: getattr(run, name) for name in PLAIN},
         "recorded": run.archive.recorded,
         "preferences": [[step, list(w)] for step, w in run.preferences],
@@ -140,6 +131,19 @@ def _entries(run: "Run", conversion: Any) -> dict[str, Any]:  # noqa: ANN401
         "statistics": dict(run.statistics),
         "history": run.history.rows(),
     }
+
+
+def configuration(run: "Run") -> dict[str, str]:
+    """What a run must have in common with another one to go on with its state, except the preference."""
+    return describe(
+        weighting=run.weighting,
+        conversion=run.archive.conversion,
+        names=run.wish.names,
+        every=run.course.every,
+        units=run.units.units,
+        ideal=run.units.ideal,
+        parameters={name: (tuple(p.shape), str(record_dtype(p))) for name, p in run.params().items()},
+    )
 
 
 def _owners(run: "Run") -> dict[str, Tensor]:

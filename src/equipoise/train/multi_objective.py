@@ -301,13 +301,15 @@ class MultiObjective:
         """Change the preference from the next step on.
 
         λ, model and optimizer continue from where they are. The archive is cleared: the answer uses only iterates
-        recorded for the new preference. Call it between steps. Checkpoints hold the change.
+        recorded for the new preference. Call it between steps. Checkpoints hold the change. The preference that the
+        run has already changes nothing.
 
         Args:
             preference: w, one entry per objective: non-negative, of sum 1; by name if it is a mapping.
 
         Raises:
-            ValueError: For a preference of another length or with other names, within a step, or with limits.
+            ValueError: For a preference of another length or with other names, after a backward pass whose step is not
+                taken yet, or with limits. A call of `mol` from before the change raises it in its backward pass.
 
         Examples:
             >>> x = torch.nn.Parameter(torch.tensor([0.5]))

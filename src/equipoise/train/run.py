@@ -143,11 +143,23 @@ class Run:
         self.floor = Floor(self.labels, self.units.raw(floor(self.weighting, w)))
 
     def change(self, w: Tensor) -> None:
-        """Change the preference between two steps: λ stays, and the archive is cleared."""
+        """Change the preference between two steps; nothing happens if it is w (m,) already."""
         self.check_open()
         self.settle()
-        rule = "the preference must be changed between steps, after optimizer.step()"
-        require(not self._next.calls, rule, f"{len(self._next.calls)} calls since the last step")
+        if self._next.calls:
+            self._forget_cleared()
+        rule = (
+            "the preference must be changed between steps, after optimizer.step(); for a step that is not taken, call "
+            "optimizer.zero_grad() or mol.discard() before"
+        )
+        number = len(self._next.calls)
+        require(number == 0, rule, f"{number} backward pass{'es' if number > 1 else ''} since the last step")
+        if not torch.equal(w, self.wish.w):
+            self.restart(w)
+
+    def restart(self, w: Tensor) -> None:
+        """Use the preference w (m,) from here on, even if it is the present one: λ stays, the archive is cleared."""
+        self._next.outdate()
         with self.exactly():
             params, self.statistics = self.params(), {}
             self.archive.forget(local(params), w)
@@ -637,6 +649,9 @@ class Run:
 
 
 def _differentiated(run: Run, step: Step, call: Call, gradients: tuple[Tensor, ...]) -> None:  # noqa: ARG001
+    if call.outdated:
+        rule = "the preference must be changed between steps: call mol(losses) again"
+        require(False, rule, "a change between a call of mol and its backward pass")  # noqa: FBT003
     if step is run._next and step.differentiated(call, run._cleared):  # else it was discarded
         run._count_unstepped()
 

@@ -8,16 +8,19 @@ training continues.
 import math
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from numbers import Real
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from equipoise.atomic import check_json, read_plain, release_lock, take_lock, write_json
 from equipoise.errors import DamagedFileError, require, warn
 from equipoise.train.distributed import ranks
+from equipoise.train.inputs import Preference, Wish, read_change, read_preference
 from equipoise.train.multi_objective import MultiObjective
 
 __all__ = ["read_status", "steered", "write_wish"]
@@ -27,6 +30,8 @@ MOST_STATUS, MOST_WISH = 1 << 24, 1 << 16
 """Bytes."""
 ROWS, POINTS = 160, 240
 """The most rows of the history in a status, each a mean over some steps, and the most trade-offs."""
+SLACK = 1e-4
+"""How far the sum of a wish may be from 1, as for `mol.set_preference`."""
 LATEST = 0.1
 """The share of a preference's latest steps that are averaged to get its point: one mini-batch is too noisy."""
 
@@ -46,7 +51,7 @@ def steered(mol: MultiObjective, folder: str | os.PathLike[str], *, every: float
         every: The least number of seconds between two checks of the folder, above 0.
 
     Raises:
-        ValueError: The run has no optimizer, has limits, or uses several processes.
+        ValueError: `mol` is no MultiObjective, or its run has no optimizer, has limits, or uses several processes.
         OSError: Another run uses the folder, or it cannot be created.
 
     Examples:
@@ -66,13 +71,16 @@ def steered(mol: MultiObjective, folder: str | os.PathLike[str], *, every: float
         >>> [[round(x, 3) for x in w] for _, w in mol.preferences]
         [[0.5, 0.5], [0.1, 0.9]]
     """
+    rule = "mol must be a MultiObjective: other models, such as a ParetoSet, have no one preference to steer"
+    require(isinstance(mol, MultiObjective), rule, lambda: f"a {type(mol).__name__}")
     run = mol._run
     run.check_open()
     require(run.attached is not None, "mol must have an optimizer to be steered from outside", "none")
     require(run.watch is None, "mol must have no limits to be steered: their preference must stay", "a run with limits")
     rule = "mol must be trained by one process to be steered: others would not hear of it"
     require(ranks(None) == 1, rule, "several processes")
-    require(math.isfinite(every) and every > 0, "every must be a positive number of seconds", every)
+    sound = isinstance(every, Real) and math.isfinite(every) and every > 0
+    require(sound, "every must be a positive number of seconds", every)
     place = Path(folder)
     place.mkdir(parents=True, exist_ok=True)
     lock, owner = take_lock(place / LOCK), os.getpid()
@@ -241,9 +249,32 @@ def _is_status(found: dict[str, Any]) -> bool:
 # The wish -----------------------------------------------------------------------------------
 
 
-def write_wish(folder: str | os.PathLike[str], preference: Sequence[float]) -> None:
-    """Request another preference; the training checks it."""
-    write_json(Path(folder, WISH), {"preference": list(preference)})
+def write_wish(folder: str | os.PathLike[str], preference: Preference) -> None:
+    """Request another preference; the training checks that it has as many entries as the run has objectives.
+
+    Args:
+        folder: The folder of a run inside `steered`.
+        preference: w, one entry per objective: non-negative, of sum 1; by name if it is a mapping.
+
+    Raises:
+        ValueError: There is no such folder, or the preference is outside the simplex or has other names.
+        FileNotFoundError: The preference is by name, and no training has written to the folder yet.
+
+    Examples:
+        >>> import tempfile
+        >>> from equipoise.train.steering import write_wish
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     write_wish(folder, torch.tensor([0.2, 0.8]))
+    """
+    place = Path(folder)
+    rule = "folder must be that of a run: eq.train.steered(mol, folder) makes it"
+    require(place.is_dir(), rule, f"{str(place)!r}, which does not exist")
+    if isinstance(preference, Mapping) or hasattr(preference, "to_dict"):  # a Series of pandas
+        status = read_status(place)
+        wish = read_change(preference, Wish(torch.tensor(status["preference"]), tuple(status["names"])), limited=False)
+    else:
+        wish = read_preference(preference, None)
+    write_json(place / WISH, {"preference": wish.w.tolist()})
 
 
 def read_wish(folder: str | os.PathLike[str], m: int) -> list[float]:
@@ -265,7 +296,7 @@ def check_wish(found: object, m: int) -> list[float]:
     """The preference of a wish: m numbers in [0, 1] that sum to 1; anything else is a DamagedFileError."""
     w = found.get("preference") if isinstance(found, dict) and found.keys() == {"preference"} else None
     numbers = isinstance(w, list) and all(type(x) in {int, float} and 0 <= x <= 1 for x in w)
-    if not isinstance(w, list) or not numbers or len(w) != m or abs(sum(w) - 1) > 1e-6:
+    if not isinstance(w, list) or not numbers or len(w) != m or abs(sum(w) - 1) > SLACK:
         rule = f"a wish must be a preference of {m} numbers of at least 0, of sum 1"
         raise DamagedFileError(f"{rule}; found {found!r:.120}")
     return [float(x) for x in w]

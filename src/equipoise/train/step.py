@@ -45,6 +45,8 @@ class Call:
     chosen: Chosen = field(init=False)
     wave: int = 0
     """Calls made before any of them was differentiated share a number."""
+    outdated: bool = False
+    """Whether the preference was changed before it was differentiated."""
 
     def present(self) -> Tensor | None:
         """Which objectives are present, on the host, (m,); None for all."""
@@ -135,6 +137,12 @@ class Step:
         if call.jacobian is not None and len(self.calls) > 1:
             self._add_rows(call)
         return lost
+
+    def outdate(self) -> None:
+        """The preference changes: calls that are not differentiated yet must not be any more."""
+        for call in self.waiting:
+            call.outdated = True
+        self.waiting.clear()
 
     def has_arrived(self) -> bool:
         """Whether the losses of the calls that count have been copied from their device to the host."""

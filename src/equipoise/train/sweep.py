@@ -2,18 +2,26 @@
 
 import copy
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor
 
 from equipoise import preference
+from equipoise.batch import whole
 from equipoise.errors import DamagedFileError, StateMismatchError, require, warn
-from equipoise.train.checkpoint import load, save
+from equipoise.train.checkpoint import check_configuration, configuration, load, save
+from equipoise.train.inputs import read_change
 from equipoise.train.multi_objective import MultiObjective
 
 __all__ = ["Swept", "sweep"]
+
+
+Preferences = Tensor | Sequence[Sequence[float]] | Sequence[Mapping[str, float]]
+"""One w for each answer, (n, m); a mapping gives it by name."""
 
 
 class Swept(NamedTuple):
@@ -37,7 +45,7 @@ class Swept(NamedTuple):
 
 def sweep(
     mol: MultiObjective,
-    preferences: Tensor | Sequence[Sequence[float]],
+    preferences: Preferences,
     train: Callable[[int], object],
     *,
     first: int,
@@ -52,26 +60,28 @@ def sweep(
     four runs. docs/tutorial/5-no-trade-off-yet.md measures how good the answers are.
 
     Let a learning-rate schedule depend on `mol.step`: for every preference it continues from the end of the shared
-    part. All other settings of the optimizer are reset, at the start of each preference, to their values when `sweep`
-    was called. At the end, the model and `mol` have the preference that was trained last.
+    part. A scheduler of torch must be made inside `train`: all settings of the optimizer are reset, at the start of
+    each preference, to their values when `sweep` was called. At the end, the model and `mol` have the preference that
+    was trained last; if all answers come from the folder, both stay as they are.
 
     Args:
         mol: The run. Its own preference is ignored.
-        preferences: The trade-offs, (n, m), such as `eq.preference.linspace(10)`.
+        preferences: The trade-offs, (n, m), such as `eq.preference.linspace(10)`, or a list of them by name.
         train: Your loop: `train(n)` takes n steps, or trains for n epochs, with `mol` and its optimizer.
         first: n for the part that all share.
         then: n for each preference.
         folder: A folder for finished answers, from which an interrupted sweep resumes. Call `sweep` again with the same
             arguments, a new model and a new `mol`: finished answers are read, not trained again. The folder also keeps
             the end of the shared part until all are finished. Without a folder, both are kept in memory. Only one
-            process may use a folder at a time.
+            process may use a folder at a time. It holds the settings of `mol` and the shapes of the parameters, and is
+            refused for others; the optimizer, `train` and its data are not compared.
 
     Returns:
         One answer for each preference, in your order.
 
     Raises:
         ValueError: There are no preferences, or they have another length, lie outside the simplex or are equal; or the
-            run has limits or, with a folder, no optimizer.
+            run has limits or, with a folder, no optimizer; or the preference changes inside `train`.
         StateMismatchError: The folder belongs to another sweep; the message says what differs.
         DamagedFileError: A file in it is damaged; the message names it. Delete it, and its part is trained again.
 
@@ -90,41 +100,55 @@ def sweep(
         >>> [round(answer.solution["x"].item(), 1) for answer in answers]  # w₁ x² = w₂ (x − 2)²
         [1.5, 1.0, 0.5]
     """
-    w = preference.validate(preferences, len(mol.preference))
-    _check(mol, w, train, first, then)
-    store = _Folder(Path(folder), w, first, then) if folder is not None else _Memory()
+    w = _read(mol, preferences)
+    first, then = whole("first", first), whole("then", then)
+    require(callable(train), "train must be a function of the number of steps", train)
+    store = _Folder(Path(folder), mol, w, first, then) if folder is not None else _Memory()
     trunk = _Trunk(mol, store)
     central = w[int((w - w.mean(0)).norm(dim=-1).argmin())]
     answers = {index: found for index in range(len(w)) if (found := store.answer(index)) is not None}
     left = [index for index in range(len(w)) if index not in answers]
-    if left and not store.has_trunk():
-        mol.set_preference(central)
-        train(first)
-        trunk.keep()
-    for index in left:
-        trunk.begin()
-        answers[index] = store.finish(index, _trained(mol, w[index], train, then))
+    with trunk.watched():
+        if left and not store.has_trunk():
+            mol.set_preference(central)
+            _train(mol, train, first)
+            trunk.keep()
+        for index in left:
+            trunk.begin()
+            answers[index] = store.finish(index, _trained(mol, w[index], train, then))
     store.release()
     return [answers[index] for index in range(len(w))]
 
 
-def _check(mol: MultiObjective, w: Tensor, train: object, first: int, then: int) -> None:
+def _read(mol: MultiObjective, preferences: Preferences) -> Tensor:
+    """The preferences, (n, m), or a ValueError."""
+    run = mol._run
+    run.check_open()
+    require(run.watch is None, "mol must have no limits to be swept: its preference must stay", "a run with limits")
+    numbers: Any = preferences
+    if isinstance(preferences, Sequence) and any(isinstance(one, Mapping) for one in preferences):
+        numbers = torch.stack([read_change(one, run.wish, limited=False).w for one in preferences])
+    w = preference.validate(numbers, len(mol.preference))
     require(w.ndim == 2 and len(w) >= 1, "preferences must have shape (n, m) with n ≥ 1", lambda: tuple(w.shape))
     require(len(set(map(tuple, w.tolist()))) == len(w), "preferences must differ from each other", w.tolist())
-    require(callable(train), "train must be a function of the number of steps", train)
-    for name, n in (("first", first), ("then", then)):
-        require(type(n) is int and n >= 1, f"{name} must be a whole number of at least 1", repr(n))
-    mol._run.check_open()
-    require(
-        mol._run.watch is None, "mol must have no limits to be swept: its preference must stay", "a run with limits"
+    return w
+
+
+def _train(mol: MultiObjective, train: Callable[[int], object], n: int) -> int:
+    """Train one part of the sweep; returns the number of its steps."""
+    begun, before = mol.step, mol.preferences
+    train(n)
+    rule = (
+        "the preference must stay while a sweep trains, as each answer is for its own: do not call mol.set_preference "
+        "in train, nor request another preference of a steered run"
     )
+    require(mol.preferences == before, rule, lambda: f"a change after step {mol.preferences[-1][0]}")
+    return mol.step - begun
 
 
 def _trained(mol: MultiObjective, w: Tensor, train: Callable[[int], object], n: int) -> Swept:
-    mol.set_preference(w)
-    begun = mol.step
-    train(n)
-    steps = mol.step - begun
+    mol._run.restart(w.to(mol._run.wish.w, copy=True))  # also of the central one: its answer is of its own steps
+    steps = _train(mol, train, n)
     if steps == 0:
         warn(f"train({n}) took no step for the preference {[round(x, 4) for x in w.tolist()]}: its answer is untrained")
     return Swept(w, mol.solution(), mol.metrics(), steps)
@@ -149,15 +173,41 @@ class _Trunk:
         require(self.optimizer is not None or isinstance(store, _Memory), rule, "none")
         groups = [] if self.optimizer is None else self.optimizer.param_groups
         self.settings = [copy.deepcopy(_settings(group)) for group in groups]
+        self.rate = _rate(groups)
+        """The highest learning rate of the shared part."""
+        self._shared, self._warned = True, False
+
+    @contextmanager
+    def watched(self) -> Iterator[None]:
+        """A context that warns once if a preference has a higher learning rate than the shared part had."""
+        hook = None if self.optimizer is None else self.optimizer.register_step_pre_hook(self._look)
+        try:
+            yield
+        finally:
+            if hook is not None:
+                hook.remove()
+
+    def _look(self, optimizer: torch.optim.Optimizer, *_: object) -> None:
+        rate = _rate(optimizer.param_groups)
+        if self._shared:
+            self.rate = max(self.rate, rate)
+        elif rate > self.rate * (1 + 1e-6) and not self._warned:
+            self._warned = True
+            warn(
+                f"the learning rate of a preference rose to {rate:.3g}, above the {self.rate:.3g} of the shared part: "
+                "does a torch scheduler go on, while sweep resets the optimizer's settings for every preference? Let "
+                "the rate depend on mol.step, or make the scheduler inside train; this is said once"
+            )
 
     def keep(self) -> None:
         """Save the state at the end of the shared part."""
         model, optimizer = self.mol.model.state_dict(), self.optimizer and self.optimizer.state_dict()
-        self.store.keep({"model": model, "mol": self.mol.state_dict(), "optimizer": optimizer})
+        self.store.keep({"model": model, "mol": self.mol.state_dict(), "optimizer": optimizer, "rate": self.rate})
 
     def begin(self) -> None:
         """Restore the state at the end of the shared part, with the optimizer's initial settings."""
         state = self.store.trunk()
+        self._shared, self.rate = False, state["rate"]
         self.mol.model.load_state_dict(state["model"])
         self.mol.load_state_dict(state["mol"])
         if self.optimizer is not None:
@@ -166,6 +216,11 @@ class _Trunk:
             for name in _settings(group):
                 del group[name]
             group.update(copy.deepcopy(settings))
+
+
+def _rate(groups: list[dict[str, Any]]) -> float:
+    """The highest learning rate; those in tensors are left out, as they may be on a device."""
+    return max((group["lr"] for group in groups if isinstance(group.get("lr"), float | int)), default=0.0)
 
 
 def _settings(group: dict[str, Any]) -> dict[str, Any]:
@@ -198,11 +253,12 @@ class _Memory:
 class _Folder:
     """One file for each answer, and one for the end of the shared part while it is needed."""
 
-    def __init__(self, path: Path, w: Tensor, first: int, then: int) -> None:
+    def __init__(self, path: Path, mol: MultiObjective, w: Tensor, first: int, then: int) -> None:
         require(not path.exists() or path.is_dir(), "folder must be a folder, or not exist", path)
         path.mkdir(parents=True, exist_ok=True)
         self._path, self._trunk, self._w = path, path / "trunk.pt", w
         self._sweep = {"preferences": w.tolist(), "first": first, "then": then}
+        self._configuration = configuration(mol._run)
 
     def _answer(self, index: int) -> Path:
         return self._path / f"answer-{index}.pt"
@@ -215,6 +271,13 @@ class _Folder:
             there = found["sweep"].get(name)
             if there != here:
                 raise StateMismatchError(f"{path} is of another sweep: {name} must be {here}; found {there}")
+        if "configuration" not in found["sweep"]:
+            rule = f"{path} must have the configuration of its run"
+            raise StateMismatchError(f"{rule}; found a file of an earlier version: use a new folder")
+        try:
+            check_configuration(found["sweep"]["configuration"], self._configuration)
+        except StateMismatchError as error:
+            raise StateMismatchError(f"{path} is of another sweep, use a new folder: {error}") from None
         return found
 
     def answer(self, index: int) -> Swept | None:
@@ -228,15 +291,18 @@ class _Folder:
         return self._trunk.exists()
 
     def trunk(self) -> dict[str, Any]:
-        return self._read(self._trunk, {"model", "mol", "optimizer"})
+        return self._read(self._trunk, {"model", "mol", "optimizer", "rate"})
 
     def keep(self, state: dict[str, Any]) -> None:
-        save({"sweep": self._sweep, **state}, self._trunk)
+        self._save(state, self._trunk)
 
     def finish(self, index: int, found: Swept) -> Swept:
         content = {"solution": found.solution, "metrics": found.metrics, "steps": found.steps}
-        save({"sweep": self._sweep, **content}, self._answer(index))
+        self._save(content, self._answer(index))
         return self.answer(index) or found
+
+    def _save(self, content: dict[str, Any], path: Path) -> None:
+        save({"sweep": {**self._sweep, "configuration": self._configuration}, **content}, path)
 
     def release(self) -> None:
         self._trunk.unlink(missing_ok=True)

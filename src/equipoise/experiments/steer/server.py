@@ -100,7 +100,7 @@ class _Handler(BaseHTTPRequestHandler):
         try:
             wish = parse_json(self.rfile.read(int(length)))
             write_wish(self.server.folder, check_wish(wish, len(read_status(self.server.folder)["names"])))
-        except (DamagedFileError, OSError) as error:
+        except (ValueError, OSError) as error:
             self._answer(HTTPStatus.BAD_REQUEST, json.dumps({"error": str(error)}).encode())
             return
         self._answer(HTTPStatus.OK, b"{}")
