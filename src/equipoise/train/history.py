@@ -307,6 +307,8 @@ YOUNG, GROWN = 100, 1000
 """The first and the last step of the looks for wrong units; then the windows are judged."""
 APART = 30.0
 """Losses APART times apart from the first step on have different units, whatever the preference."""
+BACK = 3.0
+"""A mean so many times the least loss of the first GROWN steps may be due to a learning rate that is too high."""
 TINY, ROSE, STUCK = 100.0, 3.0, 0.9
 """A first loss TINY times smaller than the others is no unit if the loss then rises to ROSE times its least value, near
 the largest weighted loss, while all others stay above STUCK of their start."""
@@ -436,8 +438,10 @@ class Balance:
                 f"{starved} mean loss{self._below_ideal(worst, losses)}{more}. What to do: give {name} a lower ideal="
                 ", below the least loss that it can reach, or accept that it is better than asked for"
             )
+        fell = float(losses[top]) > BACK * float(self._least[top])
         other_units = self.units.units != "start" and loss > 0 and float(losses[top]) > UNITS * loss
         remedies = [
+            *([f"if {largest} jumped back from a lower loss, divide the learning rate by up to {len(losses)}"] * fell),
             f"if {largest} cannot fall much further (noisy labels, a likelihood), give its best value as ideal=",
             *(['if the losses have different units, give units="start"'] if other_units else []),
             f"or raise the weight of {name}, or accept that it is better than asked for",
