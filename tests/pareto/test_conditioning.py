@@ -315,6 +315,47 @@ def test_compiled_without_a_break(kind, name):
     assert all(p.grad is not None for p in model.adapters.parameters())
 
 
+@compiles
+def test_compiled_calls_alone():
+    """No eager call comes first or between them: each would hide what a first compiled call leaves behind."""
+    torch.compiler.reset()
+    model, x = make("mlp", "film")
+    twin = copy.deepcopy(model)
+    compiled: Any = torch.compile(model, backend="eager", fullgraph=True)
+    cases = [(x, W), (x, each(6)), (x, each(6, seed=2)), (x[:4], each(4)), (x[:3], W)]
+    found = [compiled(inputs, preference=w) for inputs, w in cases]
+    sum(one.sum() for one in found).backward()
+    assert all(p.grad is not None for p in model.adapters.parameters())
+    compiled.eval()
+    with torch.no_grad():
+        found.append(compiled(x, preference=[0.3, 0.7]))
+    for one, (inputs, w) in zip(found, [*cases, (x, [0.3, 0.7])], strict=True):
+        torch.testing.assert_close(one, twin(inputs, preference=w))
+
+
+class Broken(nn.Module):
+    """A part that the compiler leaves to Python."""
+
+    def forward(self, x):
+        torch._dynamo.graph_break()
+        return x.tanh()
+
+
+@compiles
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor")  # torch looks at it while it compiles
+def test_compiled_around_a_break():
+    torch.compiler.reset()
+    torch.manual_seed(0)
+    model = stirred(eq.conditioned(nn.Sequential(nn.Linear(3, 4), Broken(), nn.Linear(4, 1)), 2))
+    twin = copy.deepcopy(model)
+    compiled = torch.compile(model, backend="eager")
+    x = torch.randn(6, 3)
+    cases = [(x, W), (x, each(6)), (x[:4], each(4)), (x, torch.tensor([0.6, 0.4]))]
+    found = [compiled(inputs, preference=w) for inputs, w in cases]
+    for one, (inputs, w) in zip(found, cases, strict=True):
+        torch.testing.assert_close(one, twin(inputs, preference=w))
+
+
 def test_in_ddp():
     import torch.distributed as dist
 

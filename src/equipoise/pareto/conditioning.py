@@ -101,12 +101,19 @@ def conditioned(
 
 
 class _Now(threading.local):
-    """The code of the current call in this thread; None outside of calls.
+    """The code of the current call in this thread; none outside of calls.
 
     Threads that share a model, as in a server, must not see each other's preference.
     """
 
-    code: Tensor | None = None
+    def __init__(self) -> None:
+        # A list, as torch.compile loses an attribute that is set on a thread-local object before a graph break.
+        self.codes: list[Tensor] = []
+
+    @property
+    def code(self) -> Tensor | None:
+        """The code of the innermost call."""
+        return self.codes[-1] if self.codes else None
 
     def __reduce__(self) -> tuple[type["_Now"], tuple[()]]:
         return _Now, ()  # copies and unpickled objects are outside of any call
@@ -115,14 +122,14 @@ class _Now(threading.local):
 class _Restored(AbstractContextManager[None]):
     """Restores the code of an earlier call while a part of that call is recomputed."""
 
-    def __init__(self, now: _Now, code: Tensor | None) -> None:
+    def __init__(self, now: _Now, code: Tensor) -> None:
         self.now, self.code = now, code
 
     def __enter__(self) -> None:
-        self.before, self.now.code = self.now.code, self.code
+        self.now.codes.append(self.code)
 
     def __exit__(self, *error: object) -> None:
-        self.now.code = self.before
+        self.now.codes.pop()
 
 
 class Code(nn.Module):
@@ -220,11 +227,11 @@ class Conditioned(nn.Module):
             preference: w (m,), or (n, m) for a batch of n samples; a mapping if the objectives have names.
             **kwargs: Passed to the model.
         """
-        before, self._now.code = self._now.code, self.code(self._read(preference))
+        self._now.codes.append(self.code(self._read(preference)))
         try:
             return self.model(*args, **kwargs)
         finally:
-            self._now.code = before
+            self._now.codes.pop()
 
     def at(self, preference: Weights) -> nn.Module:
         """A plain copy of the model, with the adapters merged into its weights for one preference.
@@ -274,6 +281,7 @@ class Conditioned(nn.Module):
         """
         code = self._now.code
         require(code is not None, "recomputation must be asked for while the conditioned model is called", "no call")
+        assert code is not None  # noqa: S101
         return nullcontext(), _Restored(self._now, code)
 
     def extra_repr(self) -> str:
