@@ -117,6 +117,25 @@ def test_losses_by_name_and_in_a_list():
     assert "weighted/a" in pareto.metrics()
 
 
+def test_every_loss_needs_a_graph():
+    """λ would go to a loss that cannot fall; by counts it may be absent."""
+    model = Point()
+    w = torch.tensor([[0.2, 0.8], [0.5, 0.5]])
+    f = model(w)
+    named = eq.ParetoSet(model, None, ["a", "b"], nodes=4)
+    with pytest.raises(ValueError, match=r"every loss must require grad; found \['b'\] without a graph"):
+        named({"a": f[:, 0], "b": f[:, 1].detach()}, w)
+    listed = eq.ParetoSet(model, None, 2, nodes=4)
+    with pytest.raises(ValueError, match=r"every loss must require grad; found \[0\] without a graph"):
+        listed([f[:, 0].detach(), f[:, 1]], w)
+    parts, counts = [f[:, 0].detach(), f[:, 1]], torch.tensor([[1.0, 1.0], [0.0, 1.0]])
+    with pytest.raises(ValueError, match=r"where its count is not 0; found \[0\]"):
+        listed(parts, w, counts=counts)
+    listed(parts, w, counts=counts * torch.tensor([0.0, 1.0])).backward()
+    with torch.no_grad(), pytest.raises(ValueError, match=r"losses must .* gradients enabled; found torch.no_grad"):
+        listed(f, w)
+
+
 def test_accumulation_is_one_step_with_the_rows_of_all_calls():
     results = []
     for parts in (1, 2):

@@ -20,7 +20,7 @@ from equipoise.registry import Method
 from equipoise.train import MultiObjective
 from equipoise.train.checkpoint import check_configuration, describe
 from equipoise.train.distributed import Group, Seen, ranks
-from equipoise.train.inputs import Choice, Store, check_units, choose_method
+from equipoise.train.inputs import Choice, Store, check_graph, check_units, choose_method
 from equipoise.train.nonfinite import Floor, is_finite, spoken
 from equipoise.train.run import Run
 from equipoise.train.step import Chosen
@@ -228,6 +228,7 @@ class ParetoSet:
         with torch.autocast(run.device.type, enabled=False) if run._casts else nullcontext():
             f = f.to(w.dtype)
             n = _read_counts(counts, f)
+            check_graph(losses, f.mT, None if n is None else n.sum(0), self.names)
             if n is not None:
                 f = torch.where(n > 0, f, 0.0)
             # If one of several ranks raised alone, the others would hang: let the run raise on all of them.
@@ -449,8 +450,6 @@ class ParetoSet:
         require(losses.is_floating_point(), "losses must be floating-point numbers", losses.dtype)
         device = self._mol._run.device
         require(losses.device == device, f"losses must be on the device {device} of this ParetoSet", losses.device)
-        require(torch.is_grad_enabled(), "losses must be measured and handed over with gradients", "torch.no_grad()")
-        require(losses.requires_grad, "losses must require grad", "losses without a graph")
         return losses
 
     def _check_finite(self, losses: Tensor, w: Tensor) -> None:
