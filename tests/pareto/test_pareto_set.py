@@ -136,6 +136,28 @@ def test_every_loss_needs_a_graph():
         listed(f, w)
 
 
+WRAPPED = {
+    "itself": lambda model: model,
+    "compiled": lambda model: torch.compile(model, backend="eager"),
+    "inside": nn.Sequential,
+}
+
+
+@pytest.mark.parametrize("wrap", WRAPPED)
+def test_objectives_are_those_of_the_conditioned_model(wrap: str):
+    model = WRAPPED[wrap](eq.conditioned(nn.Linear(1, 1), ["a", "b", "c"]))
+    rule = r"objectives must be those of the conditioned model, \['a', 'b', 'c'\], in this order; found "
+    for objectives, found in ((["c", "b", "a"], r"\['c', 'b', 'a'\]"), (["a", "b"], r"\['a', 'b'\]"), (2, "2 without")):
+        with pytest.raises(ValueError, match=rule + found):
+            eq.ParetoSet(model, None, objectives)
+    eq.ParetoSet(model, None, ["a", "b", "c"])
+    eq.ParetoSet(model, None, 3)
+    numbered = eq.conditioned(nn.Linear(1, 1), 2)
+    eq.ParetoSet(numbered, None, ["a", "b"])
+    with pytest.raises(ValueError, match=r"conditioned model, 2 without names, in this order; found \['a', 'b', 'c'\]"):
+        eq.ParetoSet(numbered, None, ["a", "b", "c"])
+
+
 def test_accumulation_is_one_step_with_the_rows_of_all_calls():
     results = []
     for parts in (1, 2):

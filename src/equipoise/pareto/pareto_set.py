@@ -12,6 +12,7 @@ from equipoise import preference as preferences
 from equipoise.conversion import Average, Conversion
 from equipoise.errors import NonFiniteLossError, StateMismatchError, require
 from equipoise.metrics import imbalance
+from equipoise.pareto.conditioning import Conditioned
 from equipoise.pareto.draws import Distribution, draw_preferences
 from equipoise.pareto.duals import Mesh, NodeDuals, node_means
 from equipoise.pareto.front import Front
@@ -20,7 +21,7 @@ from equipoise.registry import Method
 from equipoise.train import MultiObjective
 from equipoise.train.checkpoint import check_configuration, describe
 from equipoise.train.distributed import Group, Seen, ranks
-from equipoise.train.inputs import Choice, Store, check_graph, check_units, choose_method
+from equipoise.train.inputs import Choice, Store, check_graph, check_model, check_units, choose_method
 from equipoise.train.nonfinite import Floor, is_finite, spoken
 from equipoise.train.run import Run
 from equipoise.train.step import Chosen
@@ -148,6 +149,7 @@ class ParetoSet:
         store: Store = "device",
     ) -> None:
         m, self.names = read_objectives(objectives)
+        _check_objectives(model, m, self.names)
         self.margin = MARGIN / m if margin is None else float(margin)
         self.mesh = Mesh.of(m, nodes, self.margin)
         rule = "draw must be a function of n and a torch.Generator, or None"
@@ -493,6 +495,22 @@ def _evaluating(model: nn.Module) -> Iterator[None]:
 
 def _is_count(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+
+
+def _check_objectives(model: nn.Module, m: int, names: tuple[str, ...] | None) -> None:
+    """Raise ValueError if the model, or one that it wraps, is conditioned on other objectives or in another order."""
+    check_model(model)
+    for part in model.modules():
+        if isinstance(part, Conditioned):
+            same = part.code.m == m and (names is None or part.names is None or names == part.names)
+            rule = (
+                f"objectives must be those of the conditioned model, {_listed(part.code.m, part.names)}, in this order"
+            )
+            require(same, rule, _listed(m, names))
+
+
+def _listed(m: int, names: tuple[str, ...] | None) -> str:
+    return f"{m} without names" if names is None else str([*names])
 
 
 def _choose(method: Choice) -> Method:
