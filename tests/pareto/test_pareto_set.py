@@ -6,6 +6,7 @@ import io
 import numpy as np
 import pytest
 import torch
+from tests.torch_versions import compiles
 from torch import nn
 
 import equipoise as eq
@@ -313,6 +314,81 @@ def test_bad_settings_are_named(settings, text: str):
 def test_bad_objectives_are_named(objectives):
     with pytest.raises(ValueError, match="objectives must"):
         eq.ParetoSet(Point(), None, objectives)
+
+
+class Normed(nn.Module):
+    """BatchNorm of (x, w₁, w₂), recorded in evaluation mode as it is."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.net = nn.BatchNorm1d(3), nn.Linear(3, 2)
+
+    def forward(self, x: torch.Tensor, preference: torch.Tensor) -> torch.Tensor:
+        found: torch.Tensor = self.net(self.norm(torch.cat([x, preference], -1)))
+        return found
+
+
+def test_batchnorm_of_a_model_that_takes_a_preference():
+    model = Normed()
+    pareto = eq.ParetoSet(model, None, 2, nodes=4, margin=0.1)
+    x = torch.linspace(-1, 3, 500).unsqueeze(-1)
+    pareto(model(x, pareto.draw(500)).square()).backward()
+    drawn = pareto.drawn
+    pareto.update_bn([(part, "labels") for part in x.split(250)])
+    assert pareto.drawn == drawn
+    assert not model._forward_pre_hooks
+    norm = pareto.solution()
+    # x has the mean 1; each w_i is uniform on (0.1, 0.9), of mean ½ and variance 0.8²/12.
+    torch.testing.assert_close(norm["norm.running_mean"], torch.tensor([1.0, 0.5, 0.5]), atol=2e-3, rtol=0)
+    torch.testing.assert_close(norm["norm.running_var"][1:], torch.full((2,), 0.64 / 12), atol=1e-3, rtol=0)
+    other = eq.ParetoSet(Normed(), None, 2, nodes=4, margin=0.1)
+    other.draw(1)
+    assert torch.equal(pareto.draw(5), other.draw(5))  # training goes on as if there had been no draws
+
+
+BATCHNORM = {
+    "itself": lambda model: model,
+    "compiled": lambda model: torch.compile(model, backend="eager"),
+    "parallel": nn.DataParallel,  # without a device it only passes calls on
+}
+
+
+@pytest.mark.parametrize("wrap", ["itself", pytest.param("compiled", marks=compiles), "parallel"])
+def test_batchnorm_of_a_conditioned_model(wrap: str):
+    torch.compiler.reset()
+    torch.manual_seed(0)
+    inner = eq.conditioned(nn.Sequential(nn.Linear(1, 1), nn.BatchNorm1d(1)), 2)
+    with torch.no_grad():
+        for p in inner.adapters.parameters():
+            p.normal_()
+    seen: list[torch.Tensor] = []
+    inner.get_submodule("model.1").register_forward_pre_hook(lambda _, args: seen.append(args[0]))
+    model = BATCHNORM[wrap](inner)
+    pareto = eq.ParetoSet(model, None, 2, nodes=4)
+    x = torch.randn(16, 1)
+    pareto(model(x, preference=pareto.draw(16)).expand(16, 2).square()).backward()
+    seen.clear()
+    pareto.update_bn(x.split(8))
+    state = pareto.solution()
+    mean, var = (next(v for name, v in state.items() if name.endswith(end)) for end in ("running_mean", "running_var"))
+    torch.testing.assert_close(mean, torch.stack(seen).mean((0, 1)))
+    torch.testing.assert_close(var, torch.stack(seen).var(1).mean(0))
+    with torch.no_grad():
+        inner(x[:8], preference=pareto.draw(8))
+    torch.testing.assert_close(seen[2], seen[0])  # the preferences of the next draw
+
+
+def test_batchnorm_of_a_model_whose_input_is_the_preference():
+    class Only(Normed):
+        def forward(self, preference: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
+            return super().forward(preference[:, :1], preference)
+
+    model = Only()
+    pareto = eq.ParetoSet(model, None, 2, nodes=4)
+    pareto(model(pareto.draw(8)).square()).backward()
+    w = torch.tensor([[0.25, 0.75], [0.75, 0.25]])
+    pareto.update_bn([w])
+    torch.testing.assert_close(pareto.solution()["norm.running_mean"], torch.full((3,), 0.5))
 
 
 def test_metrics_of_a_run():

@@ -1,5 +1,7 @@
 """`ParetoSet`: one model that takes the preference as an input, trained for all preferences at once."""
 
+import inspect
+import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import Any, ClassVar, Literal, NamedTuple
@@ -200,9 +202,7 @@ class ParetoSet:
             w, (n, m), on the model's device, in the dtype of its parameters and at least float32.
         """
         require(_is_count(n) and n >= 1, "n must be a whole number of at least 1", n)
-        rank = dist.get_rank(self._group) if ranks(self._group) > 1 else 0
-        key = (self._seed, rank, self.drawn)
-        self._waiting = self._place(draw_preferences(n, self.mesh.m, self.margin, self._distribution, key))
+        self._waiting = self._place(self._drawn_at(self.drawn, n))
         self.drawn += 1
         return self._waiting.w
 
@@ -273,8 +273,25 @@ class ParetoSet:
             yield
 
     def update_bn(self, loader: Iterable[Any]) -> None:
-        """Compute the BatchNorm statistics of the answer; see `MultiObjective.update_bn`."""
-        self._mol.update_bn(loader)
+        """Compute the BatchNorm statistics of the answer; see `MultiObjective.update_bn`.
+
+        If the model has an argument `preference`, it gets one for each sample, drawn as by `draw`, which goes on as if
+        there had been no such draws. If a batch is not a tensor, one preference applies to all of it.
+        """
+        numbers = itertools.count(self.drawn)
+
+        def add_preference(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:  # noqa: ANN401
+            if not _lacks_preference(model, args, kwargs):
+                return None
+            n = len(args[0]) if isinstance(args[0], Tensor) else 1
+            w = self._drawn_at(next(numbers), n).to(self._mol._run.device, self._mol._run.wish.w.dtype)
+            return args, {**kwargs, "preference": w if isinstance(args[0], Tensor) else w[0]}
+
+        handle = self.model.register_forward_pre_hook(add_preference, with_kwargs=True)
+        try:
+            self._mol.update_bn(loader)
+        finally:
+            handle.remove()
 
     def front(self, losses_of: Callable[[Tensor], Tensor], preferences: Tensor | int | None = None) -> Front:
         """The answer's losses along the front, to inspect and to choose from.
@@ -418,6 +435,11 @@ class ParetoSet:
 
     # Arguments --------------------------------------------------------------------------------
 
+    def _drawn_at(self, number: int, n: int) -> Tensor:
+        """The n preferences of the draw with this number, on the host."""
+        rank = dist.get_rank(self._group) if ranks(self._group) > 1 else 0
+        return draw_preferences(n, self.mesh.m, self.margin, self._distribution, (self._seed, rank, number))
+
     def _take(self, preference: Tensor | None) -> "_Drawn":
         """The preferences of a call."""
         waiting, self._waiting = self._waiting, None
@@ -495,6 +517,16 @@ def _evaluating(model: nn.Module) -> Iterator[None]:
 
 def _is_count(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+
+
+def _lacks_preference(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Whether the model, or the one in its wrappers, has an argument `preference` that a call leaves out."""
+    while "preference" not in (signature := inspect.signature(model.forward)).parameters:
+        inner = getattr(model, "_orig_mod", getattr(model, "module", None))
+        if not isinstance(inner, nn.Module):
+            return False
+        model = inner
+    return "preference" not in signature.bind_partial(*args, **kwargs).arguments
 
 
 def _check_objectives(model: nn.Module, m: int, names: tuple[str, ...] | None) -> None:
