@@ -96,6 +96,8 @@ class LimitWarning(UserWarning):
 class BalanceWarning(UserWarning):
     """An objective has had hardly any gradient, or no samples, for long; the message has its name and the remedy.
 
+    Of a `ParetoSet`: its steps have few preferences for its nodes.
+
     Examples:
         >>> import warnings
         >>> model = torch.nn.Linear(1, 2)

@@ -10,7 +10,7 @@ from tests.torch_versions import compiles
 from torch import nn
 
 import equipoise as eq
-from equipoise.errors import IdealPointWarning
+from equipoise.errors import BalanceWarning, IdealPointWarning
 
 
 class Point(nn.Module):
@@ -251,6 +251,17 @@ def test_a_loss_below_the_ideal_point_is_noticed():
         IdealPointWarning, match=r"the mean of w \(f − z\)/u around a node must not be negative; found -"
     ):
         pareto(model(pareto.draw(4)) - 10)
+
+
+def test_few_preferences_for_the_nodes_are_noticed():
+    model, optimizer, pareto = make(nodes=8)
+    train(model, optimizer, pareto, 100, rows=4)
+    saved = pareto.state_dict()
+    with pytest.warns(BalanceWarning, match=r"^4 preferences per step.*few for 8 nodes.*nodes=4"):
+        pareto(model(pareto.draw(4)))
+    model, optimizer, pareto = make(nodes=8)
+    pareto.load_state_dict(saved)
+    train(model, optimizer, pareto, 110, rows=5)
 
 
 MISUSE = {

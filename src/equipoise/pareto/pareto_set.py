@@ -15,7 +15,7 @@ from equipoise.conversion import Average, Conversion
 from equipoise.errors import NonFiniteLossError, StateMismatchError, require
 from equipoise.metrics import imbalance
 from equipoise.pareto.conditioning import Conditioned
-from equipoise.pareto.draws import Distribution, draw_preferences
+from equipoise.pareto.draws import Distribution, RowCount, draw_preferences
 from equipoise.pareto.duals import Mesh, NodeDuals, node_means
 from equipoise.pareto.front import Front
 from equipoise.pareto.objective_names import read_objectives
@@ -99,7 +99,7 @@ class ParetoSet:
         method: A weighting with its conversion, or a name of `methods()`. λ must be known before the losses of a step,
             as with `SelfTuned()` and `OMD()`. By default `(SelfTuned(), Average(power=8))`.
         nodes: The most nodes of the mesh. By default 32 for two objectives and 66 for more. A step should draw at
-            least as many preferences, over all ranks.
+            least as many preferences, over all ranks and calls.
         margin: The smallest entry of a drawn preference, by default 0.02/m.
         draw: A function that draws the preferences: it takes their number n and a `torch.Generator` and returns (n, m).
             For example, it can draw the trade-offs of your users more often. Its draws are shrunk to the margin. By
@@ -162,6 +162,7 @@ class ParetoSet:
         self._units = check_units(units, ideal, m, self.names)
         self._distribution, self._seed, self._group = draw, seed, process_group
         self._waiting: _Drawn | None = None
+        self._rows = RowCount(m, self.mesh.size)
         self.drawn = 0
         """Draws so far."""
         chosen = _choose(method)
@@ -225,6 +226,7 @@ class ParetoSet:
                 lie outside the simplex.
         """
         w, shares = self._take(preference)
+        self._rows.add(len(w) * ranks(self._group), self.step)
         f = self._read_losses(losses, len(w))
         run = self._mol._run
         with torch.autocast(run.device.type, enabled=False) if run._casts else nullcontext():
@@ -425,6 +427,7 @@ class ParetoSet:
             raise StateMismatchError(f"checkpoint must have drawn, a number of at least 0; found {drawn!r:.80}")
         self._mol.load_state_dict(state["nodes"])
         self.drawn, self._waiting = drawn, None
+        self._rows = RowCount(self.mesh.m, self.mesh.size, self.step)
 
     def _configuration(self) -> dict[str, str]:
         units = self._units
