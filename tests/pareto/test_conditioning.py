@@ -544,8 +544,10 @@ def test_each_layer_its_own_kind():
         ({"layers": {"heads.*": "lora"}}, "kind must be one of 'film', 'low-rank', 'hyper'; found 'lora'"),
         ({"layers": []}, "layers must name at least one layer"),
         ({"kind": "lora"}, "kind must be one of 'film', 'low-rank', 'hyper'; found 'lora'"),
-        ({"rank": 0}, "rank must be at least 1; found 0"),
-        ({"width": 0}, "width must be at least 1; found 0"),
+        ({"rank": 0}, "rank must be a whole number of at least 1; found 0"),
+        ({"width": 0}, "width must be a whole number of at least 1; found 0"),
+        ({"width": 1.5}, "width must be a whole number of at least 1; found 1.5"),
+        ({"objectives": None}, "objectives must be a number or a list of names; found None"),
         ({"objectives": 1}, "objectives must be at least 2; found 1"),
         ({"objectives": ["a", "a"]}, "objectives must have names that differ from one another"),
         ({"objectives": "ab"}, "objectives must be a number or a list of names; found 'ab'"),
@@ -588,6 +590,8 @@ def test_a_model_is_conditioned_once_and_first():
         (torch.full((2, 3, 2), 0.5), r"found \(2, 3, 2\)"),
         (torch.full((4, 2), 0.5), r"as many rows .*; found 4 rows, and shape \(6, 8\) from '0'"),
         (torch.full((1, 2), 0.5), "found 1 rows"),
+        ("abc", r"preference must be numbers, one per objective, .*; found 'abc'"),
+        ([[0.3, 0.7], [0.5]], r"preference must be numbers.*; found \[\[0.3, 0.7\], \[0.5\]\]"),
         ({"a": 0.5, "b": 0.5}, r"exactly the names of the objectives, \[\]; found \['a', 'b'\]"),
     ],
 )
@@ -607,6 +611,20 @@ def test_names():
     assert torch.equal(model(x, preference={"right": 0.8, "left": 0.2}), model(x, preference=W))
     with pytest.raises(ValueError, match=r"\['left', 'right'\]; found \['left'\]"):
         model(x, preference={"left": 1.0})
+
+
+def test_names_with_a_preference_for_each_sample():
+    model = stirred(eq.conditioned(mlp(), ["left", "right"]))
+    x, w = torch.randn(6, 3), each(6).requires_grad_()
+    found = model(x, preference={"right": w[:, 1], "left": w[:, 0]})
+    assert torch.equal(found, model(x, preference=w))
+    found.sum().backward()
+    assert w.grad is not None
+    for wrong, text in (({"left": w[:, 0], "right": 0.5}, r"\[\(6,\), \(\)\]"), ({"left": w, "right": w}, r"\(6, 2\)")):
+        with pytest.raises(ValueError, match=f"one number for each objective, or one for each sample; found .*{text}"):
+            model(x, preference=wrong)
+    with pytest.raises(ValueError, match=r"preference must be numbers.*; found 'much'"):
+        model(x, preference={"left": "much", "right": 0.5})
 
 
 def test_samples_must_come_first():

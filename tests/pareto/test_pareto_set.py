@@ -213,6 +213,9 @@ def test_a_checkpoint_of_another_configuration_is_refused():
         _, _, other = make(**settings)
         with pytest.raises(eq.StateMismatchError, match="checkpoint belongs to another configuration"):
             other.load_state_dict(state)
+    _, _, pareto = make(nodes=9)
+    with pytest.raises(eq.StateMismatchError, match=r"mesh\.divisions .*, nodes= must be as in the run that was saved"):
+        pareto.load_state_dict(state)
     _, _, pareto = make()
     with pytest.raises(eq.StateMismatchError, match="checkpoint must have the entries"):
         pareto.load_state_dict({"drawn": 1})
@@ -310,7 +313,8 @@ def test_a_draw_is_used_once():
         ({"margin": 0.5}, "margin must lie in"),
         ({"nodes": 1}, "nodes must be at least 2"),
         ({"draw": "uniform"}, "draw must be a function"),
-        ({"seed": -1}, "seed must be a whole number"),
+        ({"seed": -1}, "seed must be a non-negative whole number; found -1"),
+        ({"nodes": 8.5}, "nodes must be a whole number of at least 1; found 8.5"),
         ({"units": "start"}, "units must be None or numbers"),
         ({"method": "TCH"}, "method must have λ that is known before"),
         ({"method": (eq.OMD(), eq.Suffix())}, "conversion must be Average"),
@@ -321,7 +325,7 @@ def test_bad_settings_are_named(settings, text: str):
         make(**settings)
 
 
-@pytest.mark.parametrize("objectives", [1, True, "ab", ["a"], ["a", "a"]])
+@pytest.mark.parametrize("objectives", [1, True, "ab", ["a"], ["a", "a"], 2.0, None, [1, 2]])
 def test_bad_objectives_are_named(objectives):
     with pytest.raises(ValueError, match="objectives must"):
         eq.ParetoSet(Point(), None, objectives)
@@ -400,6 +404,25 @@ def test_batchnorm_of_a_model_whose_input_is_the_preference():
     w = torch.tensor([[0.25, 0.75], [0.75, 0.25]])
     pareto.update_bn([w])
     torch.testing.assert_close(pareto.solution()["norm.running_mean"], torch.full((3,), 0.5))
+
+
+def test_weights_of_objectives_are_not_dropped():
+    with pytest.raises(ValueError, match=r"without weights: a preference is given in every call; found {'a': 0.5"):
+        eq.ParetoSet(Point(), None, {"a": 0.5, "b": 0.5})  # type: ignore[arg-type]
+
+
+def test_whole_numbers_of_numpy():
+    pareto = eq.ParetoSet(Point(), None, np.int64(2), nodes=np.int64(4), seed=np.int64(3))  # type: ignore[arg-type]
+    again = eq.ParetoSet(Point(), None, 2, nodes=4, seed=3)
+    assert torch.equal(pareto.draw(np.int64(4)), again.draw(4))  # type: ignore[arg-type]
+    again.load_state_dict(pareto.state_dict())
+
+
+def test_the_number_of_rays_is_whole():
+    _, _, pareto = make()
+    with pytest.raises(ValueError, match=r"preferences must be a whole number of at least 1; found 10.0"):
+        pareto.front(lambda w: w, 10.0)  # type: ignore[arg-type]
+    assert len(pareto.front(lambda w: w, np.int64(10)).losses) == 10  # type: ignore[arg-type]
 
 
 def test_metrics_of_a_run():

@@ -10,16 +10,17 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
+from equipoise.batch import whole
 from equipoise.errors import UnknownNameError, require
 from equipoise.pareto.adapters import KINDS, Adapter, Layer, can_be_conditioned, spatial
 from equipoise.pareto.objective_names import read_objectives
-from equipoise.preference import tolerance, validate
+from equipoise.preference import read, tolerance, validate
 from equipoise.registry import nearest
 
 __all__ = ["Conditioned", "conditioned"]
 
 Kind = Literal["film", "low-rank", "hyper"]
-Weights = Tensor | Sequence[float] | Sequence[Sequence[float]] | Mapping[str, float]
+Weights = Tensor | Sequence[float] | Sequence[Sequence[float]] | Mapping[str, float] | Mapping[str, Tensor]
 _FLOOR = 1e-3
 """Added to a weight before its logarithm is taken, so that the logarithm of a weight of 0 is finite."""
 
@@ -79,8 +80,7 @@ def conditioned(
         ValueError: preference must be given in every call, as in model(x, preference=w); found none
     """
     require(isinstance(model, nn.Module), "model must be an nn.Module", type(model).__name__)
-    require(rank >= 1, "rank must be at least 1", rank)
-    require(width >= 1, "width must be at least 1", width)
+    rank, width = whole("rank", rank), whole("width", width)
     m, names = read_objectives(objectives)
     _check_not_compiled(model)
     adapters = {}
@@ -224,7 +224,8 @@ class Conditioned(nn.Module):
 
         Args:
             *args: Passed to the model.
-            preference: w (m,), or (n, m) for a batch of n samples; a mapping if the objectives have names.
+            preference: w (m,), or (n, m) for a batch of n samples. If the objectives have names, also a mapping from
+                them to numbers, or to tensors (n,).
             **kwargs: Passed to the model.
         """
         self._now.codes.append(self.code(self._read(preference)))
@@ -295,9 +296,9 @@ class Conditioned(nn.Module):
             rule = "preference must be numbers in order, or have exactly the names of the objectives"
             fits = self.names is not None and set(preference) == set(self.names)
             require(fits, f"{rule}, {list(self.names or [])}", list(preference))
-            preference = [float(preference[name]) for name in self.names or ()]
+            preference = _stacked([read(preference[name]) for name in self.names or ()])
         m = self.code.m
-        w = preference if isinstance(preference, Tensor) else torch.tensor(preference)
+        w = read(preference)
         require(
             w.ndim in {1, 2} and w.shape[-1] == m,
             f"preference must have shape ({m},) for the whole batch, or (n, {m}) for each sample",
@@ -309,6 +310,14 @@ class Conditioned(nn.Module):
         w = w if w.is_floating_point() else w.to(torch.get_default_dtype())
         sound = (w >= 0).all(-1, keepdim=True) & ((w.sum(-1, keepdim=True) - 1).abs() <= tolerance(w))
         return torch.where(sound, w, torch.nan).to(device)
+
+
+def _stacked(weights: Sequence[Tensor]) -> Tensor:
+    """One weight for each objective, () or (n,), as a preference (m,) or (n, m)."""
+    shapes = [tuple(weight.shape) for weight in weights]
+    rule = "preference by name must have one number for each objective, or one for each sample"
+    require(len(set(shapes)) == 1 and len(shapes[0]) <= 1, rule, lambda: f"shapes {shapes}")
+    return torch.stack(list(weights), -1)
 
 
 def _check_not_compiled(model: nn.Module) -> None:

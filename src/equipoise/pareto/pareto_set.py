@@ -6,11 +6,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import Any, ClassVar, Literal, NamedTuple
 
+import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
 from equipoise import preference as preferences
+from equipoise.batch import whole
 from equipoise.conversion import Average, Conversion
 from equipoise.errors import NonFiniteLossError, StateMismatchError, require
 from equipoise.metrics import imbalance
@@ -156,7 +158,7 @@ class ParetoSet:
         self.mesh = Mesh.of(m, nodes, self.margin)
         rule = "draw must be a function of n and a torch.Generator, or None"
         require(draw is None or callable(draw), rule, lambda: f"{draw!r:.80}")
-        require(_is_count(seed), "seed must be a whole number of at least 0", seed)
+        seed = whole("seed", seed, 0)
         rule = "units must be None or numbers: at the start losses differ between preferences"
         require(not isinstance(units, str), rule, lambda: repr(units))
         self._units = check_units(units, ideal, m, self.names)
@@ -202,7 +204,7 @@ class ParetoSet:
         Returns:
             w, (n, m), on the model's device, in the dtype of its parameters and at least float32.
         """
-        require(_is_count(n) and n >= 1, "n must be a whole number of at least 1", n)
+        n = whole("n", n)
         self._waiting = self._place(self._drawn_at(self.drawn, n))
         self.drawn += 1
         return self._waiting.w
@@ -421,7 +423,8 @@ class ParetoSet:
         expected = {"configuration", "drawn", "nodes"}
         if state.keys() != expected:
             raise StateMismatchError(f"checkpoint must have the entries {sorted(expected)}; found {sorted(state)}")
-        check_configuration(state["configuration"], self._configuration())
+        remedies = {"mesh.divisions": "nodes= must be as in the run that was saved"}
+        check_configuration(state["configuration"], self._configuration(), remedies)
         drawn = state["drawn"]
         if not _is_count(drawn):
             raise StateMismatchError(f"checkpoint must have drawn, a number of at least 0; found {drawn!r:.80}")
@@ -498,9 +501,11 @@ class ParetoSet:
 
     def _rays(self, given: Tensor | int) -> Tensor:
         m = self.mesh.m
-        if isinstance(given, int):
-            require(given >= m, f"preferences must be at least {m}", given)
-            return Mesh.of(m, given, self.margin).nodes
+        if not isinstance(given, Tensor) and np.ndim(given) == 0:
+            n = whole("preferences", given)
+            require(n >= m, f"preferences must be at least {m}", n)
+            return Mesh.of(m, n, self.margin).nodes
+        assert not isinstance(given, int)  # noqa: S101
         where = preferences.validate(given, m).detach().to("cpu", torch.float64)
         require(where.ndim == 2, "preferences must have shape (n, m)", tuple(where.shape))
         return where
