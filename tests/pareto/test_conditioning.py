@@ -386,6 +386,21 @@ def test_the_fast_path_of_a_transformer_layer_does_not_pass_it_by():
         assert not torch.allclose(model(x, preference=[0.1, 0.9]), model(x, preference=[0.9, 0.1]))
 
 
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+@pytest.mark.parametrize("w", [W, each(3)], ids=["one", "each"])
+def test_nested_tensors_of_an_encoder_are_named(w):
+    def encoder(**kwargs):
+        layer = nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True)
+        return eq.conditioned(nn.TransformerEncoder(layer, 1, **kwargs), 2).eval()
+
+    x, mask = torch.randn(3, 4, 8), torch.tensor([[False] * 4, [False] * 4, [False, False, True, True]])
+    with torch.no_grad():
+        with pytest.raises(ValueError, match=r"enable_nested_tensor=False; found one from layer 'layers.0.linear1'"):
+            encoder()(x, src_key_padding_mask=mask, preference=w)
+        found = encoder(enable_nested_tensor=False)(x, src_key_padding_mask=mask, preference=w)
+    assert found.shape == x.shape
+
+
 # Never the preference of another call ------------------------------------------------------------
 
 

@@ -172,6 +172,8 @@ class _Beside:
                 "call from elsewhere. If the backward pass computes it again (checkpointing), give "
                 "context_fn=model.recomputation to torch.utils.checkpoint.checkpoint, with use_reentrant=False"
             )
+        rule = "model must not use nested tensors: give nn.TransformerEncoder enable_nested_tensor=False"
+        require(not output.is_nested, rule, lambda: f"one from layer {_shown(self.name)}")
         if code.ndim == 2:
             require(
                 output.ndim >= 2 + spatial(layer) and output.shape[0] == code.shape[0],
