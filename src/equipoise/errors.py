@@ -63,9 +63,10 @@ class IdealPointWarning(UserWarning):
         >>> [one.category.__name__ for one in said]  # once
         ['IdealPointWarning']
         >>> print(said[0].message)
-        losses must not lie below the ideal point, 0; found -0.3 for objective 0 in step 1. There a larger weight asks
-        for less. One noisy batch does no harm; if most are below, the solution is not the one that the preference
-        names: give ideal= a point below every loss, or add a constant to the losses; this is said once
+        losses must not lie below the ideal point, 0; found -0.3 for objective 0 in step 1. A loss below the
+        ideal point turns the weight round: a larger weight then asks for less. One noisy batch does no harm; if
+        most are below, the solution is not the one that the preference names: give ideal= a point below every
+        loss, or add a constant to the losses; this is said once
         >>> mol = eq.MultiObjective(torch.nn.Linear(1, 1), None, [0.2, 0.8], ideal=-1.0)
         >>> scalar = mol(losses)  # nothing to be said
     """
@@ -95,6 +96,8 @@ class LimitWarning(UserWarning):
 
 class BalanceWarning(UserWarning):
     """An objective has had hardly any gradient, or no samples, for long; the message has its name and the remedy.
+
+    Of a `ParetoSet`: its steps have few preferences for its nodes.
 
     Examples:
         >>> import warnings

@@ -38,7 +38,7 @@ def validate(preference: Tensor | Sequence[float] | Sequence[Sequence[float]], m
             ...
         ValueError: preference must be non-negative and sum to 1; found sum 4.00 (divide the entries by it)
     """
-    w = floating("preference", preference if isinstance(preference, Tensor) else _tensor(preference))
+    w = floating("preference", read(preference))
     require(
         w.ndim >= 1 and w.shape[-1] >= 1,
         "preference must have shape (*B, m) with m ≥ 1",
@@ -74,7 +74,10 @@ def inverse(w: Tensor) -> Tensor:
     return torch.where(w == 0, 1.0, least / torch.where(w == 0, 1.0, w))
 
 
-def _tensor(preference: object) -> Tensor:
+def read(preference: object) -> Tensor:
+    """Numbers as a tensor, or a ValueError; a tensor as it is."""
+    if isinstance(preference, Tensor):
+        return preference
     rule = "preference must be numbers, one per objective, such as [0.3, 0.7]"
     require(not isinstance(preference, str), rule, repr(preference))
     try:

@@ -315,6 +315,47 @@ def test_compiled_without_a_break(kind, name):
     assert all(p.grad is not None for p in model.adapters.parameters())
 
 
+@compiles
+def test_compiled_calls_alone():
+    """No eager call comes first or between them: each would hide what a first compiled call leaves behind."""
+    torch.compiler.reset()
+    model, x = make("mlp", "film")
+    twin = copy.deepcopy(model)
+    compiled: Any = torch.compile(model, backend="eager", fullgraph=True)
+    cases = [(x, W), (x, each(6)), (x, each(6, seed=2)), (x[:4], each(4)), (x[:3], W)]
+    found = [compiled(inputs, preference=w) for inputs, w in cases]
+    sum(one.sum() for one in found).backward()
+    assert all(p.grad is not None for p in model.adapters.parameters())
+    compiled.eval()
+    with torch.no_grad():
+        found.append(compiled(x, preference=[0.3, 0.7]))
+    for one, (inputs, w) in zip(found, [*cases, (x, [0.3, 0.7])], strict=True):
+        torch.testing.assert_close(one, twin(inputs, preference=w))
+
+
+class Broken(nn.Module):
+    """A part that the compiler leaves to Python."""
+
+    def forward(self, x):
+        torch._dynamo.graph_break()
+        return x.tanh()
+
+
+@compiles
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor")  # torch looks at it while it compiles
+def test_compiled_around_a_break():
+    torch.compiler.reset()
+    torch.manual_seed(0)
+    model = stirred(eq.conditioned(nn.Sequential(nn.Linear(3, 4), Broken(), nn.Linear(4, 1)), 2))
+    twin = copy.deepcopy(model)
+    compiled = torch.compile(model, backend="eager")
+    x = torch.randn(6, 3)
+    cases = [(x, W), (x, each(6)), (x[:4], each(4)), (x, torch.tensor([0.6, 0.4]))]
+    found = [compiled(inputs, preference=w) for inputs, w in cases]
+    for one, (inputs, w) in zip(found, cases, strict=True):
+        torch.testing.assert_close(one, twin(inputs, preference=w))
+
+
 def test_in_ddp():
     import torch.distributed as dist
 
@@ -343,6 +384,21 @@ def test_the_fast_path_of_a_transformer_layer_does_not_pass_it_by():
             p.normal_()
         x = torch.randn(3, 4, 8)
         assert not torch.allclose(model(x, preference=[0.1, 0.9]), model(x, preference=[0.9, 0.1]))
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+@pytest.mark.parametrize("w", [W, each(3)], ids=["one", "each"])
+def test_nested_tensors_of_an_encoder_are_named(w):
+    def encoder(**kwargs):
+        layer = nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True)
+        return eq.conditioned(nn.TransformerEncoder(layer, 1, **kwargs), 2).eval()
+
+    x, mask = torch.randn(3, 4, 8), torch.tensor([[False] * 4, [False] * 4, [False, False, True, True]])
+    with torch.no_grad():
+        with pytest.raises(ValueError, match=r"enable_nested_tensor=False; found one from layer 'layers.0.linear1'"):
+            encoder()(x, src_key_padding_mask=mask, preference=w)
+        found = encoder(enable_nested_tensor=False)(x, src_key_padding_mask=mask, preference=w)
+    assert found.shape == x.shape
 
 
 # Never the preference of another call ------------------------------------------------------------
@@ -503,8 +559,10 @@ def test_each_layer_its_own_kind():
         ({"layers": {"heads.*": "lora"}}, "kind must be one of 'film', 'low-rank', 'hyper'; found 'lora'"),
         ({"layers": []}, "layers must name at least one layer"),
         ({"kind": "lora"}, "kind must be one of 'film', 'low-rank', 'hyper'; found 'lora'"),
-        ({"rank": 0}, "rank must be at least 1; found 0"),
-        ({"width": 0}, "width must be at least 1; found 0"),
+        ({"rank": 0}, "rank must be a whole number of at least 1; found 0"),
+        ({"width": 0}, "width must be a whole number of at least 1; found 0"),
+        ({"width": 1.5}, "width must be a whole number of at least 1; found 1.5"),
+        ({"objectives": None}, "objectives must be a number or a list of names; found None"),
         ({"objectives": 1}, "objectives must be at least 2; found 1"),
         ({"objectives": ["a", "a"]}, "objectives must have names that differ from one another"),
         ({"objectives": "ab"}, "objectives must be a number or a list of names; found 'ab'"),
@@ -547,6 +605,8 @@ def test_a_model_is_conditioned_once_and_first():
         (torch.full((2, 3, 2), 0.5), r"found \(2, 3, 2\)"),
         (torch.full((4, 2), 0.5), r"as many rows .*; found 4 rows, and shape \(6, 8\) from '0'"),
         (torch.full((1, 2), 0.5), "found 1 rows"),
+        ("abc", r"preference must be numbers, one per objective, .*; found 'abc'"),
+        ([[0.3, 0.7], [0.5]], r"preference must be numbers.*; found \[\[0.3, 0.7\], \[0.5\]\]"),
         ({"a": 0.5, "b": 0.5}, r"exactly the names of the objectives, \[\]; found \['a', 'b'\]"),
     ],
 )
@@ -566,6 +626,20 @@ def test_names():
     assert torch.equal(model(x, preference={"right": 0.8, "left": 0.2}), model(x, preference=W))
     with pytest.raises(ValueError, match=r"\['left', 'right'\]; found \['left'\]"):
         model(x, preference={"left": 1.0})
+
+
+def test_names_with_a_preference_for_each_sample():
+    model = stirred(eq.conditioned(mlp(), ["left", "right"]))
+    x, w = torch.randn(6, 3), each(6).requires_grad_()
+    found = model(x, preference={"right": w[:, 1], "left": w[:, 0]})
+    assert torch.equal(found, model(x, preference=w))
+    found.sum().backward()
+    assert w.grad is not None
+    for wrong, text in (({"left": w[:, 0], "right": 0.5}, r"\[\(6,\), \(\)\]"), ({"left": w, "right": w}, r"\(6, 2\)")):
+        with pytest.raises(ValueError, match=f"one number for each objective, or one for each sample; found .*{text}"):
+            model(x, preference=wrong)
+    with pytest.raises(ValueError, match=r"preference must be numbers.*; found 'much'"):
+        model(x, preference={"left": "much", "right": 0.5})
 
 
 def test_samples_must_come_first():

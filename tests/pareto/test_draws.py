@@ -3,8 +3,9 @@
 import pytest
 import torch
 
+from equipoise.errors import BalanceWarning
 from equipoise.pareto import spread_uniform
-from equipoise.pareto.draws import draw_preferences
+from equipoise.pareto.draws import RowCount, draw_preferences
 
 
 def generator(seed: int) -> torch.Generator:
@@ -59,3 +60,28 @@ def test_a_distribution_of_ones_own_is_shrunk_and_checked():
         draw_preferences(4, 2, 0.1, lambda _, __: torch.full((3, 2), 0.5), (0, 0, 0))
     with pytest.raises(ValueError, match="preference must be non-negative and sum to 1"):
         draw_preferences(4, 2, 0.1, lambda n, _: torch.ones(n, 2), (0, 0, 0))
+
+
+def test_few_preferences_per_step_are_said_once():
+    rows = RowCount(3, 66)
+    for step in range(100):
+        rows.add(8, step)
+    with pytest.warns(BalanceWarning, match=r"8 preferences per step, .* 100 steps, are few for 66 nodes.*nodes=8;"):
+        rows.add(8, 100)
+    for step in range(101, 350):
+        rows.add(8, step)
+
+
+def test_preferences_are_counted_by_step():
+    """Calls that accumulate count together, and a run that was resumed has no rows from before."""
+    accumulated, enough, resumed = RowCount(2, 32), RowCount(2, 32), RowCount(2, 32, step=1000)
+    for step in range(250):
+        for _ in range(4):
+            accumulated.add(8, step)
+        enough.add(17, step)
+        resumed.add(32, 1000 + step)
+    few = RowCount(2, 32)
+    for step in range(100):
+        few.add(1, step)
+    with pytest.warns(BalanceWarning, match="nodes=2;"):
+        few.add(1, 100)

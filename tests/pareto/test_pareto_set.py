@@ -6,10 +6,11 @@ import io
 import numpy as np
 import pytest
 import torch
+from tests.torch_versions import compiles
 from torch import nn
 
 import equipoise as eq
-from equipoise.errors import IdealPointWarning
+from equipoise.errors import BalanceWarning, IdealPointWarning
 
 
 class Point(nn.Module):
@@ -117,6 +118,47 @@ def test_losses_by_name_and_in_a_list():
     assert "weighted/a" in pareto.metrics()
 
 
+def test_every_loss_needs_a_graph():
+    """λ would go to a loss that cannot fall; by counts it may be absent."""
+    model = Point()
+    w = torch.tensor([[0.2, 0.8], [0.5, 0.5]])
+    f = model(w)
+    named = eq.ParetoSet(model, None, ["a", "b"], nodes=4)
+    with pytest.raises(ValueError, match=r"every loss must require grad; found \['b'\] without a graph"):
+        named({"a": f[:, 0], "b": f[:, 1].detach()}, w)
+    listed = eq.ParetoSet(model, None, 2, nodes=4)
+    with pytest.raises(ValueError, match=r"every loss must require grad; found \[0\] without a graph"):
+        listed([f[:, 0].detach(), f[:, 1]], w)
+    parts, counts = [f[:, 0].detach(), f[:, 1]], torch.tensor([[1.0, 1.0], [0.0, 1.0]])
+    with pytest.raises(ValueError, match=r"where its count is not 0; found \[0\]"):
+        listed(parts, w, counts=counts)
+    listed(parts, w, counts=counts * torch.tensor([0.0, 1.0])).backward()
+    with torch.no_grad(), pytest.raises(ValueError, match=r"losses must .* gradients enabled; found torch.no_grad"):
+        listed(f, w)
+
+
+WRAPPED = {
+    "itself": lambda model: model,
+    "compiled": lambda model: torch.compile(model, backend="eager"),
+    "inside": nn.Sequential,
+}
+
+
+@pytest.mark.parametrize("wrap", WRAPPED)
+def test_objectives_are_those_of_the_conditioned_model(wrap: str):
+    model = WRAPPED[wrap](eq.conditioned(nn.Linear(1, 1), ["a", "b", "c"]))
+    rule = r"objectives must be those of the conditioned model, \['a', 'b', 'c'\], in this order; found "
+    for objectives, found in ((["c", "b", "a"], r"\['c', 'b', 'a'\]"), (["a", "b"], r"\['a', 'b'\]"), (2, "2 without")):
+        with pytest.raises(ValueError, match=rule + found):
+            eq.ParetoSet(model, None, objectives)
+    eq.ParetoSet(model, None, ["a", "b", "c"])
+    eq.ParetoSet(model, None, 3)
+    numbered = eq.conditioned(nn.Linear(1, 1), 2)
+    eq.ParetoSet(numbered, None, ["a", "b"])
+    with pytest.raises(ValueError, match=r"conditioned model, 2 without names, in this order; found \['a', 'b', 'c'\]"):
+        eq.ParetoSet(numbered, None, ["a", "b", "c"])
+
+
 def test_accumulation_is_one_step_with_the_rows_of_all_calls():
     results = []
     for parts in (1, 2):
@@ -171,6 +213,9 @@ def test_a_checkpoint_of_another_configuration_is_refused():
         _, _, other = make(**settings)
         with pytest.raises(eq.StateMismatchError, match="checkpoint belongs to another configuration"):
             other.load_state_dict(state)
+    _, _, pareto = make(nodes=9)
+    with pytest.raises(eq.StateMismatchError, match=r"mesh\.divisions .*, nodes= must be as in the run that was saved"):
+        pareto.load_state_dict(state)
     _, _, pareto = make()
     with pytest.raises(eq.StateMismatchError, match="checkpoint must have the entries"):
         pareto.load_state_dict({"drawn": 1})
@@ -206,9 +251,21 @@ def test_losses_that_are_not_finite_can_be_skipped():
 def test_a_loss_below_the_ideal_point_is_noticed():
     model, _, pareto = make()
     with pytest.warns(
-        IdealPointWarning, match=r"the mean of w \(f − z\)/u around a node must not be negative; found -"
+        IdealPointWarning,
+        match=r"the mean of w \(f − z\)/u around a node must not be negative; found -.* turns the weight round",
     ):
         pareto(model(pareto.draw(4)) - 10)
+
+
+def test_few_preferences_for_the_nodes_are_noticed():
+    model, optimizer, pareto = make(nodes=8)
+    train(model, optimizer, pareto, 100, rows=4)
+    saved = pareto.state_dict()
+    with pytest.warns(BalanceWarning, match=r"^4 preferences per step.*few for 8 nodes.*nodes=4"):
+        pareto(model(pareto.draw(4)))
+    model, optimizer, pareto = make(nodes=8)
+    pareto.load_state_dict(saved)
+    train(model, optimizer, pareto, 110, rows=5)
 
 
 MISUSE = {
@@ -257,7 +314,8 @@ def test_a_draw_is_used_once():
         ({"margin": 0.5}, "margin must lie in"),
         ({"nodes": 1}, "nodes must be at least 2"),
         ({"draw": "uniform"}, "draw must be a function"),
-        ({"seed": -1}, "seed must be a whole number"),
+        ({"seed": -1}, "seed must be a non-negative whole number; found -1"),
+        ({"nodes": 8.5}, "nodes must be a whole number of at least 1; found 8.5"),
         ({"units": "start"}, "units must be None or numbers"),
         ({"method": "TCH"}, "method must have λ that is known before"),
         ({"method": (eq.OMD(), eq.Suffix())}, "conversion must be Average"),
@@ -268,10 +326,104 @@ def test_bad_settings_are_named(settings, text: str):
         make(**settings)
 
 
-@pytest.mark.parametrize("objectives", [1, True, "ab", ["a"], ["a", "a"]])
+@pytest.mark.parametrize("objectives", [1, True, "ab", ["a"], ["a", "a"], 2.0, None, [1, 2]])
 def test_bad_objectives_are_named(objectives):
     with pytest.raises(ValueError, match="objectives must"):
         eq.ParetoSet(Point(), None, objectives)
+
+
+class Normed(nn.Module):
+    """BatchNorm of (x, w₁, w₂), recorded in evaluation mode as it is."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.net = nn.BatchNorm1d(3), nn.Linear(3, 2)
+
+    def forward(self, x: torch.Tensor, preference: torch.Tensor) -> torch.Tensor:
+        found: torch.Tensor = self.net(self.norm(torch.cat([x, preference], -1)))
+        return found
+
+
+def test_batchnorm_of_a_model_that_takes_a_preference():
+    model = Normed()
+    pareto = eq.ParetoSet(model, None, 2, nodes=4, margin=0.1)
+    x = torch.linspace(-1, 3, 500).unsqueeze(-1)
+    pareto(model(x, pareto.draw(500)).square()).backward()
+    drawn = pareto.drawn
+    pareto.update_bn([(part, "labels") for part in x.split(250)])
+    assert pareto.drawn == drawn
+    assert not model._forward_pre_hooks
+    norm = pareto.solution()
+    # x has the mean 1; each w_i is uniform on (0.1, 0.9), of mean ½ and variance 0.8²/12.
+    torch.testing.assert_close(norm["norm.running_mean"], torch.tensor([1.0, 0.5, 0.5]), atol=2e-3, rtol=0)
+    torch.testing.assert_close(norm["norm.running_var"][1:], torch.full((2,), 0.64 / 12), atol=1e-3, rtol=0)
+    other = eq.ParetoSet(Normed(), None, 2, nodes=4, margin=0.1)
+    other.draw(1)
+    assert torch.equal(pareto.draw(5), other.draw(5))  # training goes on as if there had been no draws
+
+
+BATCHNORM = {
+    "itself": lambda model: model,
+    "compiled": lambda model: torch.compile(model, backend="eager"),
+    "parallel": nn.DataParallel,  # without a device it only passes calls on
+}
+
+
+@pytest.mark.parametrize("wrap", ["itself", pytest.param("compiled", marks=compiles), "parallel"])
+def test_batchnorm_of_a_conditioned_model(wrap: str):
+    torch.compiler.reset()
+    torch.manual_seed(0)
+    inner = eq.conditioned(nn.Sequential(nn.Linear(1, 1), nn.BatchNorm1d(1)), 2)
+    with torch.no_grad():
+        for p in inner.adapters.parameters():
+            p.normal_()
+    seen: list[torch.Tensor] = []
+    inner.get_submodule("model.1").register_forward_pre_hook(lambda _, args: seen.append(args[0]))
+    model = BATCHNORM[wrap](inner)
+    pareto = eq.ParetoSet(model, None, 2, nodes=4)
+    x = torch.randn(16, 1)
+    pareto(model(x, preference=pareto.draw(16)).expand(16, 2).square()).backward()
+    seen.clear()
+    pareto.update_bn(x.split(8))
+    state = pareto.solution()
+    mean, var = (next(v for name, v in state.items() if name.endswith(end)) for end in ("running_mean", "running_var"))
+    torch.testing.assert_close(mean, torch.stack(seen).mean((0, 1)))
+    torch.testing.assert_close(var, torch.stack(seen).var(1).mean(0))
+    with torch.no_grad():
+        inner(x[:8], preference=pareto.draw(8))
+    torch.testing.assert_close(seen[2], seen[0])  # the preferences of the next draw
+
+
+def test_batchnorm_of_a_model_whose_input_is_the_preference():
+    class Only(Normed):
+        def forward(self, preference: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
+            return super().forward(preference[:, :1], preference)
+
+    model = Only()
+    pareto = eq.ParetoSet(model, None, 2, nodes=4)
+    pareto(model(pareto.draw(8)).square()).backward()
+    w = torch.tensor([[0.25, 0.75], [0.75, 0.25]])
+    pareto.update_bn([w])
+    torch.testing.assert_close(pareto.solution()["norm.running_mean"], torch.full((3,), 0.5))
+
+
+def test_weights_of_objectives_are_not_dropped():
+    with pytest.raises(ValueError, match=r"without weights: a preference is given in every call; found {'a': 0.5"):
+        eq.ParetoSet(Point(), None, {"a": 0.5, "b": 0.5})  # type: ignore[arg-type]
+
+
+def test_whole_numbers_of_numpy():
+    pareto = eq.ParetoSet(Point(), None, np.int64(2), nodes=np.int64(4), seed=np.int64(3))  # type: ignore[arg-type]
+    again = eq.ParetoSet(Point(), None, 2, nodes=4, seed=3)
+    assert torch.equal(pareto.draw(np.int64(4)), again.draw(4))  # type: ignore[arg-type]
+    again.load_state_dict(pareto.state_dict())
+
+
+def test_the_number_of_rays_is_whole():
+    _, _, pareto = make()
+    with pytest.raises(ValueError, match=r"preferences must be a whole number of at least 1; found 10.0"):
+        pareto.front(lambda w: w, 10.0)  # type: ignore[arg-type]
+    assert len(pareto.front(lambda w: w, np.int64(10)).losses) == 10  # type: ignore[arg-type]
 
 
 def test_metrics_of_a_run():

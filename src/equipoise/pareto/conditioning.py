@@ -10,16 +10,17 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
+from equipoise.batch import whole
 from equipoise.errors import UnknownNameError, require
 from equipoise.pareto.adapters import KINDS, Adapter, Layer, can_be_conditioned, spatial
 from equipoise.pareto.objective_names import read_objectives
-from equipoise.preference import tolerance, validate
+from equipoise.preference import read, tolerance, validate
 from equipoise.registry import nearest
 
 __all__ = ["Conditioned", "conditioned"]
 
 Kind = Literal["film", "low-rank", "hyper"]
-Weights = Tensor | Sequence[float] | Sequence[Sequence[float]] | Mapping[str, float]
+Weights = Tensor | Sequence[float] | Sequence[Sequence[float]] | Mapping[str, float] | Mapping[str, Tensor]
 _FLOOR = 1e-3
 """Added to a weight before its logarithm is taken, so that the logarithm of a weight of 0 is finite."""
 
@@ -79,8 +80,7 @@ def conditioned(
         ValueError: preference must be given in every call, as in model(x, preference=w); found none
     """
     require(isinstance(model, nn.Module), "model must be an nn.Module", type(model).__name__)
-    require(rank >= 1, "rank must be at least 1", rank)
-    require(width >= 1, "width must be at least 1", width)
+    rank, width = whole("rank", rank), whole("width", width)
     m, names = read_objectives(objectives)
     _check_not_compiled(model)
     adapters = {}
@@ -101,12 +101,19 @@ def conditioned(
 
 
 class _Now(threading.local):
-    """The code of the current call in this thread; None outside of calls.
+    """The code of the current call in this thread; none outside of calls.
 
     Threads that share a model, as in a server, must not see each other's preference.
     """
 
-    code: Tensor | None = None
+    def __init__(self) -> None:
+        # A list, as torch.compile loses an attribute that is set on a thread-local object before a graph break.
+        self.codes: list[Tensor] = []
+
+    @property
+    def code(self) -> Tensor | None:
+        """The code of the innermost call."""
+        return self.codes[-1] if self.codes else None
 
     def __reduce__(self) -> tuple[type["_Now"], tuple[()]]:
         return _Now, ()  # copies and unpickled objects are outside of any call
@@ -115,14 +122,14 @@ class _Now(threading.local):
 class _Restored(AbstractContextManager[None]):
     """Restores the code of an earlier call while a part of that call is recomputed."""
 
-    def __init__(self, now: _Now, code: Tensor | None) -> None:
+    def __init__(self, now: _Now, code: Tensor) -> None:
         self.now, self.code = now, code
 
     def __enter__(self) -> None:
-        self.before, self.now.code = self.now.code, self.code
+        self.now.codes.append(self.code)
 
     def __exit__(self, *error: object) -> None:
-        self.now.code = self.before
+        self.now.codes.pop()
 
 
 class Code(nn.Module):
@@ -165,6 +172,8 @@ class _Beside:
                 "call from elsewhere. If the backward pass computes it again (checkpointing), give "
                 "context_fn=model.recomputation to torch.utils.checkpoint.checkpoint, with use_reentrant=False"
             )
+        rule = "model must not use nested tensors: give nn.TransformerEncoder enable_nested_tensor=False"
+        require(not output.is_nested, rule, lambda: f"one from layer {_shown(self.name)}")
         if code.ndim == 2:
             require(
                 output.ndim >= 2 + spatial(layer) and output.shape[0] == code.shape[0],
@@ -217,14 +226,15 @@ class Conditioned(nn.Module):
 
         Args:
             *args: Passed to the model.
-            preference: w (m,), or (n, m) for a batch of n samples; a mapping if the objectives have names.
+            preference: w (m,), or (n, m) for a batch of n samples. If the objectives have names, also a mapping from
+                them to numbers, or to tensors (n,).
             **kwargs: Passed to the model.
         """
-        before, self._now.code = self._now.code, self.code(self._read(preference))
+        self._now.codes.append(self.code(self._read(preference)))
         try:
             return self.model(*args, **kwargs)
         finally:
-            self._now.code = before
+            self._now.codes.pop()
 
     def at(self, preference: Weights) -> nn.Module:
         """A plain copy of the model, with the adapters merged into its weights for one preference.
@@ -274,6 +284,7 @@ class Conditioned(nn.Module):
         """
         code = self._now.code
         require(code is not None, "recomputation must be asked for while the conditioned model is called", "no call")
+        assert code is not None  # noqa: S101
         return nullcontext(), _Restored(self._now, code)
 
     def extra_repr(self) -> str:
@@ -287,9 +298,9 @@ class Conditioned(nn.Module):
             rule = "preference must be numbers in order, or have exactly the names of the objectives"
             fits = self.names is not None and set(preference) == set(self.names)
             require(fits, f"{rule}, {list(self.names or [])}", list(preference))
-            preference = [float(preference[name]) for name in self.names or ()]
+            preference = _stacked([read(preference[name]) for name in self.names or ()])
         m = self.code.m
-        w = preference if isinstance(preference, Tensor) else torch.tensor(preference)
+        w = read(preference)
         require(
             w.ndim in {1, 2} and w.shape[-1] == m,
             f"preference must have shape ({m},) for the whole batch, or (n, {m}) for each sample",
@@ -301,6 +312,14 @@ class Conditioned(nn.Module):
         w = w if w.is_floating_point() else w.to(torch.get_default_dtype())
         sound = (w >= 0).all(-1, keepdim=True) & ((w.sum(-1, keepdim=True) - 1).abs() <= tolerance(w))
         return torch.where(sound, w, torch.nan).to(device)
+
+
+def _stacked(weights: Sequence[Tensor]) -> Tensor:
+    """One weight for each objective, () or (n,), as a preference (m,) or (n, m)."""
+    shapes = [tuple(weight.shape) for weight in weights]
+    rule = "preference by name must have one number for each objective, or one for each sample"
+    require(len(set(shapes)) == 1 and len(shapes[0]) <= 1, rule, lambda: f"shapes {shapes}")
+    return torch.stack(list(weights), -1)
 
 
 def _check_not_compiled(model: nn.Module) -> None:

@@ -8,12 +8,14 @@ import torch
 from torch import Tensor
 
 from equipoise import preference as preferences
-from equipoise.errors import require
+from equipoise.errors import BalanceWarning, require, warn
 
-__all__ = ["Distribution", "draw_preferences", "spread_uniform"]
+__all__ = ["Distribution", "RowCount", "draw_preferences", "spread_uniform"]
 
 Distribution: TypeAlias = Callable[[int, torch.Generator], Tensor]
 """Draws n preferences (n, m) with a generator."""
+LOOK = 100
+"""Steps between two looks at the number of preferences."""
 
 
 def spread_uniform(n: int, m: int, generator: torch.Generator) -> Tensor:
@@ -75,3 +77,34 @@ def draw_preferences(
         w = preferences.validate(distribution(n, generator), m).detach().to("cpu", torch.float64)
         require(w.shape == (n, m), f"draw must give preferences of shape ({n}, {m})", tuple(w.shape))
     return margin + (1.0 - m * margin) * w
+
+
+class RowCount:
+    """Warns once of steps with at most half as many preferences as there are nodes.
+
+    Args:
+        m: Objectives.
+        nodes: K.
+        step: The step at which counting begins.
+    """
+
+    def __init__(self, m: int, nodes: int, step: int = 0) -> None:
+        self._m, self._nodes, self._from, self._rows, self._told = m, nodes, step, 0, False
+
+    def add(self, rows: int, step: int) -> None:
+        """Count the rows of a call, over all ranks, after this many steps."""
+        if step - self._from >= LOOK:
+            found = self._rows / (step - self._from)
+            if 2 * found <= self._nodes and not self._told:
+                self._told = True
+                warn(self._describe(found), BalanceWarning)
+            self._from, self._rows = step, 0
+        self._rows += rows
+
+    def _describe(self, found: float) -> str:
+        return (
+            f"{found:.3g} preferences per step, on average over {LOOK} steps, are few for {self._nodes} nodes: λ of "
+            "each then follows the noise of few samples. What to do: draw more, by larger batches or by accumulating "
+            f"several calls per step, or give nodes={max(self._m, int(found))}; if a row is a mean over many samples, "
+            "few may do; this is said once"
+        )

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from equipoise import preference as preferences
+from equipoise.batch import whole
 from equipoise.errors import require
 from equipoise.weighting.protocol import Seen, Weighting, duals
 
@@ -63,7 +64,7 @@ class Mesh:
             4
         """
         require(m >= 2, "objectives must be at least 2", m)
-        most = NODES.get(m, NODES[3]) if nodes is None else nodes
+        most = NODES.get(m, NODES[3]) if nodes is None else whole("nodes", nodes)
         fewest = m if nodes is not None else 1
         require(most >= fewest, f"nodes must be at least {m}, one for each corner of the preferences", most)
         divisions = 1

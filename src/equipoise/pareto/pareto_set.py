@@ -1,18 +1,23 @@
 """`ParetoSet`: one model that takes the preference as an input, trained for all preferences at once."""
 
+import inspect
+import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import Any, ClassVar, Literal, NamedTuple
 
+import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
 from equipoise import preference as preferences
+from equipoise.batch import whole
 from equipoise.conversion import Average, Conversion
 from equipoise.errors import NonFiniteLossError, StateMismatchError, require
 from equipoise.metrics import imbalance
-from equipoise.pareto.draws import Distribution, draw_preferences
+from equipoise.pareto.conditioning import Conditioned
+from equipoise.pareto.draws import Distribution, RowCount, draw_preferences
 from equipoise.pareto.duals import Mesh, NodeDuals, node_means
 from equipoise.pareto.front import Front
 from equipoise.pareto.objective_names import read_objectives
@@ -20,7 +25,7 @@ from equipoise.registry import Method
 from equipoise.train import MultiObjective
 from equipoise.train.checkpoint import check_configuration, describe
 from equipoise.train.distributed import Group, Seen, ranks
-from equipoise.train.inputs import Choice, Store, check_units, choose_method
+from equipoise.train.inputs import Choice, Store, check_graph, check_model, check_units, choose_method
 from equipoise.train.nonfinite import Floor, is_finite, spoken
 from equipoise.train.run import Run
 from equipoise.train.step import Chosen
@@ -96,7 +101,7 @@ class ParetoSet:
         method: A weighting with its conversion, or a name of `methods()`. λ must be known before the losses of a step,
             as with `SelfTuned()` and `OMD()`. By default `(SelfTuned(), Average(power=8))`.
         nodes: The most nodes of the mesh. By default 32 for two objectives and 66 for more. A step should draw at
-            least as many preferences, over all ranks.
+            least as many preferences, over all ranks and calls.
         margin: The smallest entry of a drawn preference, by default 0.02/m.
         draw: A function that draws the preferences: it takes their number n and a `torch.Generator` and returns (n, m).
             For example, it can draw the trade-offs of your users more often. Its draws are shrunk to the margin. By
@@ -148,16 +153,18 @@ class ParetoSet:
         store: Store = "device",
     ) -> None:
         m, self.names = read_objectives(objectives)
+        _check_objectives(model, m, self.names)
         self.margin = MARGIN / m if margin is None else float(margin)
         self.mesh = Mesh.of(m, nodes, self.margin)
         rule = "draw must be a function of n and a torch.Generator, or None"
         require(draw is None or callable(draw), rule, lambda: f"{draw!r:.80}")
-        require(_is_count(seed), "seed must be a whole number of at least 0", seed)
+        seed = whole("seed", seed, 0)
         rule = "units must be None or numbers: at the start losses differ between preferences"
         require(not isinstance(units, str), rule, lambda: repr(units))
         self._units = check_units(units, ideal, m, self.names)
         self._distribution, self._seed, self._group = draw, seed, process_group
         self._waiting: _Drawn | None = None
+        self._rows = RowCount(m, self.mesh.size)
         self.drawn = 0
         """Draws so far."""
         chosen = _choose(method)
@@ -197,10 +204,8 @@ class ParetoSet:
         Returns:
             w, (n, m), on the model's device, in the dtype of its parameters and at least float32.
         """
-        require(_is_count(n) and n >= 1, "n must be a whole number of at least 1", n)
-        rank = dist.get_rank(self._group) if ranks(self._group) > 1 else 0
-        key = (self._seed, rank, self.drawn)
-        self._waiting = self._place(draw_preferences(n, self.mesh.m, self.margin, self._distribution, key))
+        n = whole("n", n)
+        self._waiting = self._place(self._drawn_at(self.drawn, n))
         self.drawn += 1
         return self._waiting.w
 
@@ -223,11 +228,13 @@ class ParetoSet:
                 lie outside the simplex.
         """
         w, shares = self._take(preference)
+        self._rows.add(len(w) * ranks(self._group), self.step)
         f = self._read_losses(losses, len(w))
         run = self._mol._run
         with torch.autocast(run.device.type, enabled=False) if run._casts else nullcontext():
             f = f.to(w.dtype)
             n = _read_counts(counts, f)
+            check_graph(losses, f.mT, None if n is None else n.sum(0), self.names)
             if n is not None:
                 f = torch.where(n > 0, f, 0.0)
             # If one of several ranks raised alone, the others would hang: let the run raise on all of them.
@@ -270,8 +277,25 @@ class ParetoSet:
             yield
 
     def update_bn(self, loader: Iterable[Any]) -> None:
-        """Compute the BatchNorm statistics of the answer; see `MultiObjective.update_bn`."""
-        self._mol.update_bn(loader)
+        """Compute the BatchNorm statistics of the answer; see `MultiObjective.update_bn`.
+
+        If the model has an argument `preference`, it gets one for each sample, drawn as by `draw`, which goes on as if
+        there had been no such draws. If a batch is not a tensor, one preference applies to all of it.
+        """
+        numbers = itertools.count(self.drawn)
+
+        def add_preference(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:  # noqa: ANN401
+            if not _lacks_preference(model, args, kwargs):
+                return None
+            n = len(args[0]) if isinstance(args[0], Tensor) else 1
+            w = self._drawn_at(next(numbers), n).to(self._mol._run.device, self._mol._run.wish.w.dtype)
+            return args, {**kwargs, "preference": w if isinstance(args[0], Tensor) else w[0]}
+
+        handle = self.model.register_forward_pre_hook(add_preference, with_kwargs=True)
+        try:
+            self._mol.update_bn(loader)
+        finally:
+            handle.remove()
 
     def front(self, losses_of: Callable[[Tensor], Tensor], preferences: Tensor | int | None = None) -> Front:
         """The answer's losses along the front, to inspect and to choose from.
@@ -399,12 +423,14 @@ class ParetoSet:
         expected = {"configuration", "drawn", "nodes"}
         if state.keys() != expected:
             raise StateMismatchError(f"checkpoint must have the entries {sorted(expected)}; found {sorted(state)}")
-        check_configuration(state["configuration"], self._configuration())
+        remedies = {"mesh.divisions": "nodes= must be as in the run that was saved"}
+        check_configuration(state["configuration"], self._configuration(), remedies)
         drawn = state["drawn"]
         if not _is_count(drawn):
             raise StateMismatchError(f"checkpoint must have drawn, a number of at least 0; found {drawn!r:.80}")
         self._mol.load_state_dict(state["nodes"])
         self.drawn, self._waiting = drawn, None
+        self._rows = RowCount(self.mesh.m, self.mesh.size, self.step)
 
     def _configuration(self) -> dict[str, str]:
         units = self._units
@@ -414,6 +440,11 @@ class ParetoSet:
         )
 
     # Arguments --------------------------------------------------------------------------------
+
+    def _drawn_at(self, number: int, n: int) -> Tensor:
+        """The n preferences of the draw with this number, on the host."""
+        rank = dist.get_rank(self._group) if ranks(self._group) > 1 else 0
+        return draw_preferences(n, self.mesh.m, self.margin, self._distribution, (self._seed, rank, number))
 
     def _take(self, preference: Tensor | None) -> "_Drawn":
         """The preferences of a call."""
@@ -449,8 +480,6 @@ class ParetoSet:
         require(losses.is_floating_point(), "losses must be floating-point numbers", losses.dtype)
         device = self._mol._run.device
         require(losses.device == device, f"losses must be on the device {device} of this ParetoSet", losses.device)
-        require(torch.is_grad_enabled(), "losses must be measured and handed over with gradients", "torch.no_grad()")
-        require(losses.requires_grad, "losses must require grad", "losses without a graph")
         return losses
 
     def _check_finite(self, losses: Tensor, w: Tensor) -> None:
@@ -472,9 +501,11 @@ class ParetoSet:
 
     def _rays(self, given: Tensor | int) -> Tensor:
         m = self.mesh.m
-        if isinstance(given, int):
-            require(given >= m, f"preferences must be at least {m}", given)
-            return Mesh.of(m, given, self.margin).nodes
+        if not isinstance(given, Tensor) and np.ndim(given) == 0:
+            n = whole("preferences", given)
+            require(n >= m, f"preferences must be at least {m}", n)
+            return Mesh.of(m, n, self.margin).nodes
+        assert not isinstance(given, int)  # noqa: S101
         where = preferences.validate(given, m).detach().to("cpu", torch.float64)
         require(where.ndim == 2, "preferences must have shape (n, m)", tuple(where.shape))
         return where
@@ -494,6 +525,32 @@ def _evaluating(model: nn.Module) -> Iterator[None]:
 
 def _is_count(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+
+
+def _lacks_preference(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Whether the model, or the one in its wrappers, has an argument `preference` that a call leaves out."""
+    while "preference" not in (signature := inspect.signature(model.forward)).parameters:
+        inner = getattr(model, "_orig_mod", getattr(model, "module", None))
+        if not isinstance(inner, nn.Module):
+            return False
+        model = inner
+    return "preference" not in signature.bind_partial(*args, **kwargs).arguments
+
+
+def _check_objectives(model: nn.Module, m: int, names: tuple[str, ...] | None) -> None:
+    """Raise ValueError if the model, or one that it wraps, is conditioned on other objectives or in another order."""
+    check_model(model)
+    for part in model.modules():
+        if isinstance(part, Conditioned):
+            same = part.code.m == m and (names is None or part.names is None or names == part.names)
+            rule = (
+                f"objectives must be those of the conditioned model, {_listed(part.code.m, part.names)}, in this order"
+            )
+            require(same, rule, _listed(m, names))
+
+
+def _listed(m: int, names: tuple[str, ...] | None) -> str:
+    return f"{m} without names" if names is None else str([*names])
 
 
 def _choose(method: Choice) -> Method:

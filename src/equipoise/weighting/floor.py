@@ -56,6 +56,7 @@ def below(value: float, least: float, objective: str, rule: str = "") -> str:
     """
     return (
         f"{rule or f'losses must not lie below the ideal point, {least:.4g}'}; found {value:.4g} for {objective}. "
-        "There a larger weight asks for less. One noisy batch does no harm; if most are below, the solution is not the "
-        "one that the preference names: give ideal= a point below every loss, or add a constant to the losses"
+        "A loss below the ideal point turns the weight round: a larger weight then asks for less. One noisy batch does "
+        "no harm; if most are below, the solution is not the one that the preference names: give ideal= a point below "
+        "every loss, or add a constant to the losses"
     )
