@@ -9,6 +9,7 @@ brackets: the seeds in which a weighted sum at the same rate is better in every 
 
 import argparse
 import json
+import math
 from itertools import product
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, mse_loss
 
 import equipoise as eq
+from equipoise.errors import NonFiniteLossError
 
 RATES = ((0.01, 0.9), (0.02, 0.9), (0.03, 0.9), (0.05, 0.9), (0.05, 0.0), (0.1, 0.0), (0.2, 0.0))
 """Rates of SGD, with their momenta."""
@@ -53,16 +55,19 @@ def _standard(x: Tensor) -> Tensor:
 
 
 def run(task: Task, method: str, rate: float, momentum: float, seed: int, steps: int = STEPS) -> list[float]:
-    """The training losses of the answer."""
+    """The training losses of the answer; infinite if the run diverged."""
     torch.manual_seed(seed)
     layers = (nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 12))
     model = nn.Sequential(*layers)
     optimizer = torch.optim.SGD(model.parameters(), rate, momentum=momentum)
     mol = eq.MultiObjective(model, optimizer, W, method=method)
-    for _ in range(steps):
-        mol(task.losses(model, torch.randint(len(task.x), (BATCH,)))).backward()
-        optimizer.step()
-        optimizer.zero_grad()
+    try:
+        for _ in range(steps):
+            mol(task.losses(model, torch.randint(len(task.x), (BATCH,)))).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    except NonFiniteLossError:
+        return [math.inf] * len(W)
     model.load_state_dict(mol.solution())
     with torch.no_grad():
         return [float(f) for f in task.losses(model, torch.arange(len(task.x))).values()]

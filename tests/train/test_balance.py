@@ -315,7 +315,13 @@ def test_a_loss_that_jumped_back_is_told_from_one_that_cannot_fall():
     """As at a learning rate that is too high: the largest loss falls to a tenth, and is at its start ever after."""
     model = Fixed(2.3, 0.9)
     mol = eq.MultiObjective(model, None, {"digit": 0.5, "ink": 0.5}, method=(OMD, eq.Last()))
-    with pytest.warns(BalanceWarning, match=r"if digit jumped back from a lower loss, divide the learning rate by up to 2"):
+
+    def train() -> None:
         for step in range(2500):
             fallen = 0.1 if 25 <= step < 75 else 1.0
             mol({"digit": model()[0] * fallen, "ink": model()[1]})
+
+    with pytest.warns(
+        BalanceWarning, match="if digit jumped back from a lower loss, divide the learning rate by up to 2"
+    ):
+        train()
