@@ -104,7 +104,11 @@ def main(arguments: list[str] | None = None) -> None:
         rows[rate, momentum][name].append(run(task, name, rate, momentum, seed, args.steps))
     show(rows, methods)
     if args.json is not None:
-        found = [{"rate": rate, "momentum": momentum, "losses": of} for (rate, momentum), of in rows.items()]
+        numbers = {
+            at: {k: [[x if math.isfinite(x) else None for x in f] for f in of] for k, of in found.items()}
+            for at, found in rows.items()
+        }
+        found = [{"rate": rate, "momentum": momentum, "losses": of} for (rate, momentum), of in numbers.items()]
         args.json.write_text(json.dumps(found) + "\n")
 
 

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from torch import Tensor
 
 from equipoise import preference
-from equipoise.batch import Number
+from equipoise.batch import Number, whole
 from equipoise.conversion import Adaptive, Average, Conversion, Last, Suffix
 from equipoise.errors import UnknownNameError, require
 from equipoise.simplex import Entropic, Euclidean
@@ -125,11 +125,13 @@ def default(*, steps: int | None = None, **changes: Any) -> Method:
 
     Args:
         steps: The length of the run, if you know it, in optimizer steps or rounds. The run then counts as young, and is
-            close to a weighted sum, for at most a third of it. It matters below 1,200 steps.
+            close to a weighted sum, for at most a third of it. It matters below 1,200 steps. With `youth=` it changes
+            nothing.
         **changes: Settings of `SelfTuned` or `Suffix` to change, by name.
 
     Raises:
         UnknownNameError: Neither has a setting of this name.
+        ValueError: `steps` is no whole number of at least 1.
 
     Examples:
         >>> eq.default()
@@ -143,11 +145,10 @@ def default(*, steps: int | None = None, **changes: Any) -> Method:
     names = [{field.name for field in dataclasses.fields(part)} for part in (weighting, conversion)]
     for name in changes:
         if name not in set.union(*names):
-            known = sorted(set.union(*names))
+            known = sorted({"steps"}.union(*names))
             raise unknown(f"a change of the default must be one of {', '.join(known)}", name, known)
     if steps is not None:
-        require(steps >= 1 and steps == int(steps), "steps must be a whole number of at least 1", steps)
-        changes = {"youth": min(weighting.youth, steps / EARLY), **changes}
+        changes = {"youth": min(weighting.youth, whole("steps", steps) / EARLY), **changes}
     ours, theirs = ({key: x for key, x in changes.items() if key in own} for own in names)
     return Method(dataclasses.replace(weighting, **ours), dataclasses.replace(conversion, **theirs))
 

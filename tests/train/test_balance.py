@@ -325,3 +325,12 @@ def test_a_loss_that_jumped_back_is_told_from_one_that_cannot_fall():
         BalanceWarning, match="if digit jumped back from a lower loss, divide the learning rate by up to 2"
     ):
         train()
+
+
+def test_a_loss_that_is_zero_needs_nothing():
+    """Such as a hinge that is satisfied."""
+    model = Fixed(1.0, 0.0)
+    mol = eq.MultiObjective(model, None, {"length": 0.5, "hinge": 0.5}, method=(OMD, eq.Last()))
+    for _ in range(2500):
+        mol(model())  # a warning is an error in tests
+    assert float(mol.history.duals[-1, 1]) == 0

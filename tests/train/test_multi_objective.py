@@ -304,7 +304,8 @@ def test_eight_backward_passes_without_a_step_are_said_once(to_none, toy, prefer
 
     phase(8)
     text = (
-        r"8 backward passes of mol in a row were not followed by a step of its optimizer.*is another optimizer stepped"
+        r"8 backward passes of mol in a row were not followed by a step of its optimizer.*"
+        r"If another optimizer is stepped, make a new MultiObjective"
     )
     with pytest.warns(UserWarning, match=text) as said:
         phase(1)

@@ -417,7 +417,7 @@ class Balance:
         top, below = int(mean.argmax()), slack(mean)
         earlier, later = weighted[:, top].reshape(2, -1).mean(1).tolist()
         said = (weights < NOTHING / m).all(0) | (later > FALLS * earlier)
-        found = starved & said & (below > LEAST)
+        found = starved & said & (below > LEAST) & (losses != 0).any(0)  # at 0 there is nothing to do
         if bool(found.any()):
             self.due = math.inf
             worst = int(torch.where(found, below, -torch.inf).argmax())

@@ -536,7 +536,8 @@ class Run:
         if before < UNSTEPPED <= self._unstepped:
             warn(
                 f"{UNSTEPPED} backward passes of mol in a row were not followed by a step of its optimizer, so nothing "
-                "is recorded and λ stays: is another optimizer stepped? Make a new MultiObjective with that one"
+                "is recorded and λ stays. If a GradScaler skips steps because of overflow, this ends by itself. If "
+                "another optimizer is stepped, make a new MultiObjective with that one"
             )
 
     def _count_skipped(self, values: Tensor) -> None:
