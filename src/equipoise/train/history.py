@@ -438,10 +438,10 @@ class Balance:
                 f"{starved} mean loss{self._below_ideal(worst, losses)}{more}. What to do: give {name} a lower ideal="
                 ", below the least loss that it can reach, or accept that it is better than asked for"
             )
-        fell = float(losses[top]) > BACK * float(self._least[top])
+        m, fell = len(losses), float(losses[top]) > BACK * float(self._least[top])
         other_units = self.units.units != "start" and loss > 0 and float(losses[top]) > UNITS * loss
         remedies = [
-            *([f"if {largest} jumped back from a lower loss, divide the learning rate by up to {len(losses)}"] * fell),
+            *([f"if {largest} jumped back from a lower loss, divide the learning rate by up to {m}"] if fell else []),
             f"if {largest} cannot fall much further (noisy labels, a likelihood), give its best value as ideal=",
             *(['if the losses have different units, give units="start"'] if other_units else []),
             f"or raise the weight of {name}, or accept that it is better than asked for",
